@@ -1,0 +1,1 @@
+"""Register paged KV caches and move their blocks between LLM serving processes."""

@@ -1,0 +1,2 @@
+"""(being written)"""
+from cachecore._core import CopyPlan  # noqa
