@@ -83,7 +83,9 @@ def addresses(addrs: object, count: int, nbytes: int) -> tuple[int, ...]:
         MissingArgumentError, CacheTypeError, CacheValueError: Naming the tensor index.
     """
     not_none("addrs", addrs)
-    if isinstance(addrs, str | bytes | bytearray) or not isinstance(addrs, Sequence) and not hasattr(addrs, "__iter__"):
+    if isinstance(addrs, str | bytes | bytearray) or (
+        not isinstance(addrs, Sequence) and not hasattr(addrs, "__iter__")
+    ):
         raise wrong_type("addrs", addrs, "a list of integer addresses")
     items = list(addrs)
     if len(items) != count:

@@ -165,9 +165,7 @@ class TransferEngine(abc.ABC):
         """What a peer's `connect` needs to find this engine."""
 
     @abc.abstractmethod
-    def connect(
-        self, peer: PeerIdentity, endpoint: bytes, regions: Sequence[RemoteRegion], deadline: float
-    ) -> None:
+    def connect(self, peer: PeerIdentity, endpoint: bytes, regions: Sequence[RemoteRegion], deadline: float) -> None:
         """Grant this side access to a peer's memory. Grants the peer nothing.
 
         Args:

@@ -214,9 +214,7 @@ class CacheBusyError(CacheError):
 
     default_status = StatusCode.LINK_BUSY
 
-    def __init__(
-        self, message: str, *, peers: tuple[int, ...] = (), ranges: tuple[tuple[int, int], ...] = ()
-    ) -> None:
+    def __init__(self, message: str, *, peers: tuple[int, ...] = (), ranges: tuple[tuple[int, int], ...] = ()) -> None:
         super().__init__(message)
         self.peers, self.ranges = peers, ranges
 

@@ -246,7 +246,7 @@ def _checked_shape(shape: object, data_type: DataType) -> tuple[int, ...]:
 class _Key:
     """Shared behaviour of the keys: immutable, comparable, hashable, all fields integers."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def _fields(self) -> tuple[int, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
@@ -257,7 +257,7 @@ class _Key:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self._fields() == other._fields()  # type: ignore[attr-defined]  # same class, checked above
+        return self._fields() == other._fields()
 
     def __hash__(self) -> int:
         return hash((type(self), self._fields()))
@@ -386,7 +386,9 @@ class Cache:
 
     __slots__ = ("__weakref__", "_addrs", "_cache_id", "_desc", "_is_blocks_cache")
 
-    def __init__(self, cache_id: int, cache_desc: CacheDesc, tensor_addrs: Sequence[int], is_blocks_cache: bool) -> None:
+    def __init__(
+        self, cache_id: int, cache_desc: CacheDesc, tensor_addrs: Sequence[int], is_blocks_cache: bool
+    ) -> None:
         self._cache_id = cache_id
         self._desc = cache_desc._copy()
         self._addrs = tuple(tensor_addrs)
