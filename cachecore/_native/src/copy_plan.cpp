@@ -1,0 +1,196 @@
+#include "copy_plan.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "integers.hpp"
+#include "plain_class.hpp"
+#include "refusal.hpp"
+
+namespace py = pybind11;
+
+namespace cachecore {
+
+namespace {
+
+void add(std::uint64_t &total, std::uint64_t first, std::uint64_t second, const char *what) {
+    std::uint64_t product = 0;
+    if (__builtin_mul_overflow(first, second, &product) || __builtin_add_overflow(total, product, &total)) {
+        refuse(Reason::value, "the transfer has more than 2**64-1 ", what, "; split it");
+    }
+}
+
+}  // namespace
+
+CopyPlan::CopyPlan(std::vector<PlanGroup> groups) : groups_(std::move(groups)) {
+    for (const PlanGroup &group : groups_) {
+        std::uint64_t bytes = 0;
+        for (const Run &run : group.runs) {
+            add(bytes, run.length, 1, "bytes");
+        }
+        add(pairs_, group.pairs.size(), 1, "tensors");
+        add(runs_, group.runs.size(), 1, "runs");
+        add(chunks_, group.pairs.size(), group.runs.size(), "chunks");
+        add(blocks_, group.pairs.size(), group.blocks_per_pair, "blocks");
+        add(nbytes_, group.pairs.size(), bytes, "bytes");
+    }
+}
+
+CopyPlan::BlockRanges CopyPlan::block_ranges(
+    const std::vector<std::pair<std::uint64_t, std::uint64_t>> &chunk_ranges) const {
+    BlockRanges found;
+    for (const auto &[start, stop] : chunk_ranges) {
+        if (start > stop || stop > chunks_) {
+            refuse(Reason::value, "chunk range ", start, " to ", stop, " was asked for; the plan has ", chunks_,
+                   " chunks");
+        }
+        std::uint64_t first_chunk = 0;
+        std::uint64_t first_pair = 0;
+        for (const PlanGroup &group : groups_) {
+            const std::uint64_t runs = group.runs.size();
+            const std::uint64_t end = first_chunk + runs * group.pairs.size();
+            const DestinationBlocks &blocks = group.destination;
+            for (std::uint64_t chunk = std::max(start, first_chunk); chunk < std::min(stop, end); ++chunk) {
+                const Run &run = group.runs[(chunk - first_chunk) % runs];
+                const std::uint64_t offset = blocks.local ? run.local : run.remote;
+                found.emplace_back(first_pair + (chunk - first_chunk) / runs, (offset - blocks.origin) / blocks.stride,
+                                   (run.length - 1) / blocks.unit + 1);
+            }
+            first_chunk = end;
+            first_pair += group.pairs.size();
+        }
+    }
+    // Neighbours need not be neighbours in the plan: blocks are listed in any order.
+    std::sort(found.begin(), found.end());
+    BlockRanges joined;
+    for (const auto &[tensor, block, count] : found) {
+        if (!joined.empty()) {
+            auto &[last_tensor, last_block, last_count] = joined.back();
+            if (tensor == last_tensor && block <= last_block + last_count) {
+                last_count = std::max(last_count, block + count - last_block);
+                continue;
+            }
+        }
+        joined.emplace_back(tensor, block, count);
+    }
+    return joined;
+}
+
+ChunkCursor::ChunkCursor(const CopyPlan &plan, std::uint64_t chunk) : plan_(&plan), chunk_(chunk) {
+    for (const PlanGroup &group : plan.groups()) {
+        const std::uint64_t runs = group.runs.size();
+        if (chunk < runs * group.pairs.size()) {
+            pair_ = chunk / runs;
+            run_ = chunk % runs;
+            return;
+        }
+        chunk -= runs * group.pairs.size();
+        ++group_;
+    }
+}
+
+namespace {
+
+// A read-only table of uint64 inside a plan, which it keeps alive.
+struct PlanTable {
+    std::shared_ptr<const CopyPlan> plan;
+    const void *data;
+    std::size_t rows;
+    std::size_t columns;
+};
+
+py::memoryview table(const std::shared_ptr<const CopyPlan> &plan, const void *data, std::size_t rows,
+                     std::size_t columns) {
+    return py::memoryview(py::cast(PlanTable{plan, data, rows, columns}));
+}
+
+py::list group_tables(const std::shared_ptr<const CopyPlan> &plan) {
+    py::list tables;
+    for (const PlanGroup &group : plan->groups()) {
+        tables.append(py::make_tuple(table(plan, group.pairs.data(), group.pairs.size(), 2),
+                                     table(plan, group.runs.data(), group.runs.size(), 3)));
+    }
+    return tables;
+}
+
+py::bytes flat(const CopyPlan &plan, const py::object &start, const py::object &count) {
+    const std::uint64_t first = to_uint64(start, "start");
+    const std::uint64_t wanted = to_uint64(count, "count");
+    if (first > plan.chunks() || wanted > plan.chunks() - first) {
+        refuse(Reason::value, "chunks ", first, " to ", first, " + ", wanted, " were asked for; the plan has ",
+               plan.chunks());
+    }
+    const std::size_t nbytes = static_cast<std::size_t>(wanted) * sizeof(Chunk);
+    PyObject *result = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(nbytes));
+    if (result == nullptr) {
+        throw py::error_already_set();
+    }
+    char *out = PyBytes_AS_STRING(result);
+    {
+        const py::gil_scoped_release release;
+        ChunkCursor cursor(plan, first);
+        for (std::uint64_t i = 0; i < wanted; ++i, cursor.advance(), out += sizeof(Chunk)) {
+            const Chunk chunk = cursor.get();
+            std::memcpy(out, &chunk, sizeof chunk);
+        }
+    }
+    return py::reinterpret_steal<py::bytes>(result);
+}
+
+py::list block_ranges(const CopyPlan &plan, const py::iterable &ranges) {
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> chunk_ranges;
+    for (const py::handle item : ranges) {
+        const std::vector<std::uint64_t> range = copy_integers(item, "range");
+        if (range.size() != 2) {
+            refuse(Reason::value, "ranges holds ", shown(item), "; each item is (start, stop)");
+        }
+        chunk_ranges.emplace_back(range[0], range[1]);
+    }
+    CopyPlan::BlockRanges found;
+    {
+        const py::gil_scoped_release release;
+        found = plan.block_ranges(chunk_ranges);
+    }
+    py::list result;
+    for (const auto &[tensor, block, count] : found) {
+        result.append(py::make_tuple(tensor, block, count));
+    }
+    return result;
+}
+
+}  // namespace
+
+void register_copy_plan(py::module_ &module) {
+    py::class_<PlanTable>(module, "_PlanTable", py::buffer_protocol(), py::module_local())
+        .def_buffer([](PlanTable &self) {
+            constexpr auto item = static_cast<py::ssize_t>(sizeof(std::uint64_t));
+            const auto columns = static_cast<py::ssize_t>(self.columns);
+            return py::buffer_info(const_cast<void *>(self.data), item, "Q", 2,
+                                   {static_cast<py::ssize_t>(self.rows), columns}, {columns * item, item}, true);
+        });
+    py::class_<CopyPlan, std::shared_ptr<CopyPlan>>(
+        module, "CopyPlan",
+        "What to move, as groups of tensor base pairs times shared runs. Immutable, made by cachecore.planning.",
+        plain_class(), py::is_final())
+        .def_property_readonly("pairs", &CopyPlan::pairs, "Tensor pairs, over all groups.")
+        .def_property_readonly("runs", &CopyPlan::runs, "Runs, over all groups; each is moved for every pair.")
+        .def_property_readonly("chunks", &CopyPlan::chunks, "Flat pieces: pairs times runs, summed over the groups.")
+        .def_property_readonly("blocks", &CopyPlan::blocks, "Blocks moved, over all tensors.")
+        .def_property_readonly("nbytes", &CopyPlan::nbytes, "Bytes moved, over all tensors.")
+        .def(
+            "groups",
+            [](const std::shared_ptr<CopyPlan> &self) { return group_tables(self); },
+            "A list of (bases, runs): read-only uint64 memoryviews of shape (pairs, 2) and (runs, 3), not copied.")
+        .def("flat", &flat, py::arg("start"), py::arg("count"),
+             "Native uint64 triples (local address, remote address, bytes) of `count` chunks from `start` on.")
+        .def("block_ranges", &block_ranges, py::arg("ranges"),
+             "Destination blocks of half-open chunk ranges, as (tensor position, first block, count), joined.")
+        .def("__repr__", [](const CopyPlan &self) {
+            std::ostringstream text;
+            text << "<CopyPlan " << self.pairs() << " tensor pairs, " << self.runs() << " runs, " << self.blocks()
+                 << " blocks, " << self.nbytes() << " bytes>";
+            return text.str();
+        });
+}
+
+}  // namespace cachecore
