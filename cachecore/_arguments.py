@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import operator
+import time
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -74,6 +75,25 @@ def integer(name: str, value: object, low: int, high: int) -> int:
     if not low <= value <= high:
         raise CacheValueError(f"{name} is {value}; it must be from {low} to {high}")
     return value
+
+
+def timeout(name: str, value: object) -> float:
+    """A duration in seconds, from 0 to about 30 years; not NaN.
+
+    Raises:
+        MissingArgumentError, CacheTypeError, CacheValueError: None, not a number, out of range.
+    """
+    not_none(name, value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong_type(name, value, "a number of seconds")
+    if not 0 <= value <= 1e9:
+        raise CacheValueError(f"{name} is {value}; it must be from 0 to 1e9 seconds")
+    return float(value)
+
+
+def deadline(name: str, value: object) -> float:
+    """The moment on `time.monotonic()` at which a timeout that starts now ends."""
+    return time.monotonic() + timeout(name, value)
 
 
 def addresses(addrs: object, count: int, nbytes: int) -> tuple[int, ...]:

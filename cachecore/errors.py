@@ -107,7 +107,12 @@ class CacheError(RuntimeError):
 
 
 def _restore(cls: type[CacheError], args: tuple[Any, ...], state: dict[str, Any]) -> CacheError:
-    error = cls.__new__(cls, *args)
+    # `cls(*args)` would miss keyword-only arguments, and `cls.__new__` finds RuntimeError's, which refuses leaves whose
+    # layout comes from OSError or AttributeError. The built-in with the layout makes the object.
+    layout = (
+        OSError if issubclass(cls, OSError) else AttributeError if issubclass(cls, AttributeError) else RuntimeError
+    )
+    error: CacheError = layout.__new__(cls, *args)
     error.args = args
     error.__dict__.update(state)
     return error

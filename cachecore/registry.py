@@ -1,0 +1,420 @@
+"""What is registered: regions (native memory, counted) and caches (views with shape and keys that lie in them).
+
+A region belongs to the hardware: alignment, origin, budget, native registrations and reference counts. A cache
+belongs to the caller: descriptor, keys, tensors kept alive. Registering is all or nothing over every engine.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from array import array
+from collections.abc import Callable, Sequence
+
+from cachecore import _arguments as arguments
+from cachecore import rules
+from cachecore.driver import BackendDriver, RegistrationRequest
+from cachecore.engine import Region, Registration, TransferEngine
+from cachecore.errors import (
+    CacheBusyError,
+    CacheError,
+    CacheNotFoundError,
+    PlacementError,
+    RegistrationRefusedError,
+    StillReachableError,
+)
+from cachecore.plugins import Policy
+from cachecore.shape import CacheShape
+from cachecore.tensors import TensorView
+from cachecore.types import BlocksCacheKey, Cache, CacheDesc, CacheKey, CacheKeyByIdAndIndex, Placement, TransferKey
+
+__all__ = ["LocalCache", "LocalRegion", "Registry", "State"]
+
+
+class State(enum.Enum):
+    """Life of a registered cache. RETIRING refuses new transfers and keeps the memory registered."""
+
+    LIVE = "live"
+    RETIRING = "retiring"
+    GONE = "gone"
+
+
+class LocalRegion:
+    """Native memory that at least one cache lies in."""
+
+    __slots__ = ("base", "nbytes", "placement", "references", "registrations", "remote_references")
+
+    def __init__(self, base: int, nbytes: int, placement: Placement) -> None:
+        self.base = base
+        self.nbytes = nbytes
+        self.placement = placement
+        self.references = 0
+        #: How many of the references are remotely accessible; the engines know the region while this is above 0.
+        self.remote_references = 0
+        self.registrations: list[tuple[TransferEngine, Registration]] = []
+
+    @property
+    def native(self) -> Region:
+        """The same as an engine sees it."""
+        return Region(self.base, self.nbytes, self.placement)
+
+
+class LocalCache:
+    """One registered cache. `state`, `running` and `regions` change only inside `Registry`."""
+
+    __slots__ = (
+        "addrs",
+        "blocks_key",
+        "cache",
+        "desc",
+        "keys",
+        "regions",
+        "remote_accessible",
+        "retirement",
+        "running",
+        "shape",
+        "state",
+        "tensors",
+    )
+
+    def __init__(
+        self,
+        cache: Cache,
+        blocks_key: BlocksCacheKey | None,
+        keys: tuple[CacheKey, ...],
+        remote_accessible: bool,
+        tensors: Sequence[TensorView],
+        regions: Sequence[LocalRegion],
+    ) -> None:
+        self.cache = cache
+        self.desc = desc = cache.cache_desc
+        self.addrs = tuple(cache.tensor_addrs)
+        self.shape = CacheShape(
+            f"cache {cache.cache_id}",
+            memoryview(array("Q", self.addrs)),
+            desc.shape,
+            desc.data_type,
+            desc.placement,
+            desc.batch_dim,
+            cache.is_blocks_cache,
+        )
+        self.blocks_key = blocks_key
+        self.keys = keys
+        self.remote_accessible = remote_accessible
+        self.tensors = tuple(tensors)
+        self.regions = tuple(regions)
+        self.state = State.LIVE
+        self.running = 0
+        #: Held by the one thread that is unregistering it.
+        self.retirement = threading.Lock()
+
+    def __str__(self) -> str:
+        return f"cache {self.cache.cache_id}"
+
+
+class Registry:
+    """The caches and regions of one manager. Thread-safe.
+
+    Args:
+        cluster_id: The manager's id.
+        driver: Judges and describes memory.
+        engines: All of them register what is remotely accessible.
+        policies: May refuse.
+    """
+
+    def __init__(
+        self, cluster_id: int, driver: BackendDriver, engines: Sequence[TransferEngine], policies: Sequence[Policy]
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._driver = driver
+        self._engines = tuple(engines)
+        self._policies = tuple(policies)
+        self._limit = driver.capabilities().address_budget.value_or(240)
+        # Two locks: registering and deregistering natively is slow and must not stop transfers from being counted.
+        self._native = threading.Lock()
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._caches: dict[int, LocalCache] = {}
+        self._regions: dict[tuple[int, int], LocalRegion] = {}
+        self._last_id = 0
+        #: Memory that a failed roll-back or deregistration left reachable; close() reports it.
+        self._unsafe: list[Region] = []
+
+    # --- registering ---------------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        function: str,
+        desc: CacheDesc,
+        addrs: tuple[int, ...],
+        *,
+        is_blocks: bool,
+        blocks_key: object = None,
+        keys: object = (),
+        remote_accessible: bool,
+        tensors: Sequence[TensorView] = (),
+        joined: Callable[[LocalCache], None] = lambda cache: None,
+    ) -> LocalCache:
+        """Check everything, then register every region with every engine; all of it or nothing.
+
+        Args:
+            function: Public function, for messages.
+            desc: Descriptor, copied.
+            addrs: Checked addresses, one a tensor.
+            is_blocks: Paged or contiguous.
+            blocks_key: BlocksCacheKey or None, not yet checked.
+            keys: CacheKeys of a contiguous cache, not yet checked.
+            remote_accessible: Whether peers may reach it.
+            tensors: Owners to keep alive.
+            joined: Called with the new cache before another registration can change anything.
+        """
+        ranges = tuple((addr, desc.size) for addr in addrs)
+        new = [rules.OwnedRange(base, nbytes, f"addrs[{i}]") for i, (base, nbytes) in enumerate(ranges)]
+        with self._native:
+            with self._lock:
+                caches = list(self._caches.values())
+                regions = list(self._regions.values())
+            rules.check_budget(sum(len(c.addrs) for c in caches), len(addrs), self._limit)
+            checked_key = rules.checked_blocks_key(
+                blocks_key, self._cluster_id, [c.blocks_key for c in caches if c.blocks_key is not None]
+            )
+            checked_keys = rules.checked_cache_keys(keys, desc, self._cluster_id, [k for c in caches for k in c.keys])
+            rules.check_no_overlap(new, [self._owned(region, caches) for region in regions])
+            self._check_memory(function, desc.placement, ranges, remote_accessible)
+            return self._join(desc, addrs, is_blocks, checked_key, checked_keys, remote_accessible, tensors, joined)
+
+    def _owned(self, region: LocalRegion, caches: Sequence[LocalCache]) -> rules.OwnedRange:
+        owners = ", ".join(str(c) for c in caches if region in c.regions)
+        return rules.OwnedRange(region.base, region.nbytes, owners)
+
+    def _check_memory(
+        self, function: str, placement: Placement, ranges: tuple[tuple[int, int], ...], remote_accessible: bool
+    ) -> None:
+        self._driver.bind_thread()
+        infos = self._driver.describe(ranges)
+        rules.check_mapped(ranges, infos)
+        rules.check_placement(placement, ranges, infos)
+        self._driver.check_registration(RegistrationRequest(function, ranges, placement, remote_accessible), infos)
+        for policy in self._policies:
+            try:
+                policy.check_registration(function, self._cluster_id, ranges)
+            except Exception as error:
+                raise RegistrationRefusedError(
+                    f"{function} was refused by the policy {type(policy).__name__}: {type(error).__name__}: {error}"
+                ) from error
+
+    def _join(
+        self,
+        desc: CacheDesc,
+        addrs: tuple[int, ...],
+        is_blocks: bool,
+        blocks_key: BlocksCacheKey | None,
+        keys: tuple[CacheKey, ...],
+        remote_accessible: bool,
+        tensors: Sequence[TensorView],
+        joined: Callable[[LocalCache], None],
+    ) -> LocalCache:
+        regions = [self._region(i, addr, desc) for i, addr in enumerate(addrs)]
+        if remote_accessible:
+            self._register_native([region for region in regions if region.remote_references == 0])
+        with self._lock:
+            self._last_id += 1
+            cache = LocalCache(
+                Cache(self._last_id, desc, addrs, is_blocks), blocks_key, keys, remote_accessible, tensors, regions
+            )
+            self._caches[self._last_id] = cache
+            for region in regions:
+                self._regions[region.base, region.nbytes] = region
+                region.references += 1
+                region.remote_references += remote_accessible
+        try:
+            joined(cache)
+        except BaseException:
+            self._remove(cache)
+            raise
+        return cache
+
+    def _region(self, index: int, base: int, desc: CacheDesc) -> LocalRegion:
+        region = self._regions.get((base, desc.size))
+        if region is None:
+            return LocalRegion(base, desc.size, desc.placement)
+        if region.placement is not desc.placement:
+            raise PlacementError(
+                f"addrs[{index}] is {base:#x}, which a live cache registered as {region.placement.name}; "
+                f"cache_desc.placement is {desc.placement.name}. Register the same memory with one placement"
+            )
+        return region
+
+    def _register_native(self, regions: list[LocalRegion]) -> None:
+        made: list[tuple[LocalRegion, TransferEngine, Registration]] = []
+        try:
+            for engine in self._engines:
+                registrations = engine.register([region.native for region in regions])
+                made += [(r, engine, registration) for r, registration in zip(regions, registrations, strict=True)]
+        except BaseException as error:
+            self._roll_back(made, error)
+            raise
+        for region, engine, registration in made:
+            region.registrations.append((engine, registration))
+
+    def _roll_back(
+        self, made: Sequence[tuple[LocalRegion, TransferEngine, Registration]], cause: BaseException
+    ) -> None:
+        stuck: list[tuple[Region, CacheError]] = []
+        for region, engine, registration in reversed(made):
+            try:
+                engine.deregister(registration)
+            except CacheError as error:
+                stuck.append((region.native, error))
+        if stuck:
+            self._unsafe += [region for region, _ in stuck]
+            listed = ", ".join(f"{region.base:#x} ({region.nbytes} bytes)" for region, _ in stuck)
+            raise StillReachableError(
+                f"registration failed ({cause}) and could not be undone for {listed}: {stuck[0][1]}. "
+                "Do not free this memory before the manager is closed"
+            ) from cause
+
+    # --- looking up ----------------------------------------------------------------------------------------------
+
+    def get(self, cache: Cache, name: str) -> LocalCache:
+        """The registration of a `Cache` of this manager.
+
+        Raises:
+            CacheNotFoundError: It is not registered here, or is being unregistered.
+        """
+        found = self._caches.get(cache.cache_id)
+        if found is None or found.cache is not cache:
+            raise CacheNotFoundError(
+                f"{name} is {cache!r}, which is not registered with this manager (unregistered, or another manager's)"
+            )
+        if found.state is not State.LIVE:
+            raise CacheNotFoundError(f"{name} is {cache!r}, which is being unregistered; it takes no new transfer")
+        return found
+
+    def by_key(self, key: TransferKey) -> tuple[LocalCache, int]:
+        """The cache and batch index that a key of this manager names.
+
+        Raises:
+            CacheNotFoundError: It names none.
+            CacheValueError: Its batch index is outside the cache.
+        """
+        with self._lock:
+            for cache in self._caches.values():
+                if cache.state is not State.LIVE:
+                    continue
+                if isinstance(key, CacheKeyByIdAndIndex):
+                    if cache.cache.cache_id == key.cache_id:
+                        arguments.integer("batch_index of the key", key.batch_index, 0, cache.desc.batch_size - 1)
+                        return cache, key.batch_index
+                elif isinstance(key, BlocksCacheKey):
+                    if cache.blocks_key == key:
+                        return cache, 0
+                elif key in cache.keys:
+                    return cache, cache.keys.index(key)
+        raise CacheNotFoundError(f"{key} names no cache of this manager; register one with this key first")
+
+    def by_id(self, cache_id: int) -> LocalCache:
+        """The registration of a cache id, in any state.
+
+        Raises:
+            CacheNotFoundError: There is none.
+        """
+        found = self._caches.get(cache_id)
+        if found is None:
+            known = ", ".join(map(str, sorted(self._caches))) or "none"
+            raise CacheNotFoundError(f"cache_id is {cache_id}, which is not registered; registered: {known}")
+        return found
+
+    def caches(self) -> list[LocalCache]:
+        """All registered caches, oldest first."""
+        with self._lock:
+            return list(self._caches.values())
+
+    def usage(self) -> tuple[int, int, int]:
+        """(caches, addresses, bytes) registered now."""
+        with self._lock:
+            addresses = sum(len(cache.addrs) for cache in self._caches.values())
+            return len(self._caches), addresses, sum(region.nbytes for region in self._regions.values())
+
+    # --- counting transfers --------------------------------------------------------------------------------------
+
+    def begin(self, *caches: LocalCache) -> None:
+        """Count a transfer that uses the caches.
+
+        Raises:
+            CacheNotFoundError: One of them is being unregistered; nothing is counted.
+        """
+        with self._lock:
+            for cache in caches:
+                if cache.state is not State.LIVE:
+                    raise CacheNotFoundError(f"{cache} is being unregistered; it takes no new transfer")
+            for cache in caches:
+                cache.running += 1
+
+    def end(self, *caches: LocalCache) -> None:
+        """Count the end of a transfer that `begin` counted."""
+        with self._idle:
+            for cache in caches:
+                cache.running -= 1
+            self._idle.notify_all()
+
+    def wait_idle(self, caches: Sequence[LocalCache], deadline: float) -> list[LocalCache]:
+        """Wait until no transfer of this process uses the caches; returns those still in use at the deadline."""
+        with self._idle:
+            while True:
+                busy = [cache for cache in caches if cache.running]
+                left = deadline - time.monotonic()
+                if not busy or left <= 0:
+                    return busy
+                self._idle.wait(left)
+
+    # --- unregistering -------------------------------------------------------------------------------------------
+
+    def retire(self, cache: LocalCache) -> None:
+        """Refuse new transfers on the cache from now on. Repeating it is harmless."""
+        with self._lock:
+            if cache.state is State.LIVE:
+                cache.state = State.RETIRING
+
+    def remove(self, cache: LocalCache) -> None:
+        """Deregister what only this cache used, and forget it. Nothing may use it any more.
+
+        Raises:
+            StillReachableError: An engine cannot promise that; the cache stays, the call can be repeated.
+        """
+        with self._native:
+            self._remove(cache)
+
+    def _remove(self, cache: LocalCache) -> None:
+        for region in cache.regions:
+            if cache.remote_accessible and region.remote_references == 1:
+                while region.registrations:
+                    engine, registration = region.registrations[-1]
+                    engine.deregister(registration)
+                    region.registrations.pop()
+        with self._lock:
+            for region in cache.regions:
+                region.references -= 1
+                region.remote_references -= cache.remote_accessible
+                if not region.references:
+                    del self._regions[region.base, region.nbytes]
+            del self._caches[cache.cache.cache_id]
+            cache.state = State.GONE
+
+    def unsafe(self) -> list[Region]:
+        """Memory that could not be made unreachable so far."""
+        return list(self._unsafe)
+
+
+def busy_error(caches: Sequence[LocalCache], peers: tuple[int, ...], why: str) -> CacheBusyError:
+    """The error for memory that is still in use at a deadline."""
+    ranges = tuple((region.base, region.nbytes) for cache in caches for region in cache.regions)
+    listed = ", ".join(str(cache) for cache in caches)
+    total = sum(nbytes for _, nbytes in ranges)
+    return CacheBusyError(
+        f"{listed} ({len(ranges)} ranges, {total} bytes) is still in use: {why}. The memory stays registered and must "
+        "not be freed; repeat the call",
+        peers=peers,
+        ranges=ranges,
+    )

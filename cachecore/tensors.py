@@ -1,0 +1,191 @@
+"""Tensors of other libraries: where their memory is, which shape and type it has, and whether it moved since.
+
+numpy arrays, torch tensors (by duck type, torch is never imported) and anything with the buffer protocol.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cachecore import _arguments as arguments
+from cachecore import _core
+from cachecore.errors import AddressMovedError, CacheTypeError, CacheValueError
+from cachecore.types import DataType
+
+__all__ = ["TensorView", "infer", "same_geometry"]
+
+_BY_NAME = {
+    "float32": DataType.DT_FLOAT,
+    "float": DataType.DT_FLOAT,
+    "float16": DataType.DT_FLOAT16,
+    "half": DataType.DT_FLOAT16,
+    "bfloat16": DataType.DT_BF16,
+    "float64": DataType.DT_DOUBLE,
+    "double": DataType.DT_DOUBLE,
+    "int8": DataType.DT_INT8,
+    "int16": DataType.DT_INT16,
+    "int32": DataType.DT_INT32,
+    "int64": DataType.DT_INT64,
+    "uint8": DataType.DT_UINT8,
+    "uint16": DataType.DT_UINT16,
+    "uint32": DataType.DT_UINT32,
+    "uint64": DataType.DT_UINT64,
+    "bool": DataType.DT_BOOL,
+    "float8_e5m2": DataType.DT_FLOAT8_E5M2,
+    "float8_e4m3fn": DataType.DT_FLOAT8_E4M3FN,
+}
+_SIGNED = {1: DataType.DT_INT8, 2: DataType.DT_INT16, 4: DataType.DT_INT32, 8: DataType.DT_INT64}
+_UNSIGNED = {1: DataType.DT_UINT8, 2: DataType.DT_UINT16, 4: DataType.DT_UINT32, 8: DataType.DT_UINT64}
+_BY_CODE = {
+    "e": DataType.DT_FLOAT16,
+    "f": DataType.DT_FLOAT,
+    "d": DataType.DT_DOUBLE,
+    "?": DataType.DT_BOOL,
+    "c": DataType.DT_UINT8,
+}
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """One tensor of another library.
+
+    Attributes:
+        owner: The object; holding it keeps the memory alive.
+        address: Where its first element is.
+        shape: Its dimensions.
+        data_type: Its element type.
+        locate: Returns the address of the first element now. `torch.Tensor.resize_` and `set_` move the data while
+            the object stays, so that holding it does not pin the address.
+    """
+
+    owner: object
+    address: int
+    shape: tuple[int, ...]
+    data_type: DataType
+    locate: Callable[[], int]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return math.prod(self.shape) * self.data_type.itemsize
+
+
+def infer(tensors: object) -> list[TensorView]:
+    """Look at every tensor of a list.
+
+    Args:
+        tensors: A list or tuple; each item C-contiguous, writable and not empty.
+
+    Raises:
+        MissingArgumentError, CacheTypeError, CacheValueError: Naming the tensor index.
+    """
+    arguments.not_none("tensors", tensors)
+    if not isinstance(tensors, list | tuple):
+        raise arguments.wrong_type("tensors", tensors, "a list or tuple of tensors")
+    if not tensors:
+        raise CacheValueError("tensors is empty; a cache has at least one tensor")
+    return [_view(f"tensors[{index}]", tensor) for index, tensor in enumerate(tensors)]
+
+
+def same_geometry(views: Sequence[TensorView]) -> None:
+    """Refuse tensors of different shapes or types: a cache of the raw-address functions has one of each.
+
+    Raises:
+        CacheValueError: Names the first tensor that differs from tensors[0].
+    """
+    first = views[0]
+    for index, view in enumerate(views):
+        if (view.shape, view.data_type) != (first.shape, first.data_type):
+            raise CacheValueError(
+                f"tensors[{index}] is {view.data_type.name} {list(view.shape)} and tensors[0] is "
+                f"{first.data_type.name} {list(first.shape)}; all tensors of one cache have one shape and data type"
+            )
+
+
+def check_unmoved(views: Sequence[TensorView]) -> None:
+    """Refuse to go on when a tensor no longer starts where it was registered.
+
+    Raises:
+        AddressMovedError: Names tensor index and both addresses.
+    """
+    for index, view in enumerate(views):
+        now = view.locate()
+        if now != view.address:
+            raise AddressMovedError(
+                f"tensors[{index}] was registered at {view.address:#x} and is at {now:#x} now (it was resized or "
+                "its storage replaced); unregister the cache and register the tensors again"
+            )
+
+
+def _view(name: str, tensor: object) -> TensorView:
+    arguments.not_none(name, tensor)
+    if callable(getattr(tensor, "data_ptr", None)):
+        return _from_torch(name, tensor)
+    interface = getattr(tensor, "__array_interface__", None)
+    if isinstance(interface, dict) and hasattr(tensor, "dtype"):
+        return _from_array(name, tensor, interface)
+    return _from_buffer(name, tensor)
+
+
+def _check_layout(name: str, contiguous: bool, writable: bool, shape: tuple[int, ...]) -> None:
+    if not contiguous:
+        raise CacheValueError(f"{name} is not C-contiguous; register the base tensor, or a contiguous copy of it")
+    if not writable:
+        raise CacheValueError(f"{name} is read-only; a cache must be writable")
+    if not shape or 0 in shape:
+        raise CacheValueError(f"{name} has shape {list(shape)}; a tensor has at least one dimension, each above 0")
+
+
+def _by_name(name: str, dtype: object) -> DataType:
+    text = str(dtype).rpartition(".")[2]
+    found = _BY_NAME.get(text)
+    if found is None:
+        raise CacheTypeError(f"{name} has dtype {dtype}, which no DataType names; view it as an integer type")
+    return found
+
+
+def _from_torch(name: str, tensor: Any) -> TensorView:
+    if str(getattr(tensor, "layout", "torch.strided")).rpartition(".")[2] != "strided":
+        raise CacheTypeError(f"{name} has layout {tensor.layout}; only dense (strided) tensors can be registered")
+    shape = tuple(int(dim) for dim in tensor.shape)
+    _check_layout(name, bool(tensor.is_contiguous()), True, shape)
+    return TensorView(tensor, int(tensor.data_ptr()), shape, _by_name(name, tensor.dtype), tensor.data_ptr)
+
+
+def _from_array(name: str, array: Any, interface: dict[str, Any]) -> TensorView:
+    if interface["typestr"][0] == ">":
+        raise CacheTypeError(f"{name} has byte-swapped dtype {interface['typestr']}; use the machine's byte order")
+    address, read_only = interface["data"]
+    shape = tuple(int(dim) for dim in interface["shape"])
+    _check_layout(name, interface.get("strides") is None, not read_only, shape)
+
+    def locate() -> int:
+        return int(array.__array_interface__["data"][0])
+
+    return TensorView(array, int(address), shape, _by_name(name, array.dtype), locate)
+
+
+def _from_buffer(name: str, exporter: object) -> TensorView:
+    try:
+        # The export is held: bytearray and mmap then refuse to resize or close.
+        view = memoryview(exporter)  # type: ignore[arg-type]  # the exception is the check
+    except TypeError:
+        raise arguments.wrong_type(name, exporter, "a numpy array, a torch tensor or an object with a buffer") from None
+    shape = tuple(view.shape or ())
+    _check_layout(name, view.c_contiguous, not view.readonly, shape)
+    address = _core.buffer_address(view)
+    return TensorView((exporter, view), address, shape, _by_format(name, view.format), lambda: address)
+
+
+def _by_format(name: str, text: str) -> DataType:
+    code = text.lstrip("@=<")
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    if len(code) == 1 and code in "bhilqnBHILQN" and text[0] != ">":
+        sizes = _UNSIGNED if code.isupper() else _SIGNED
+        return sizes[struct.calcsize(text)]
+    raise CacheTypeError(f"{name} has buffer format {text!r}, which no DataType names; cast it, for example to 'B'")
