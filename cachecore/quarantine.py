@@ -20,8 +20,9 @@ from cachecore.planning import CopyPlan
 __all__ = ["Quarantine"]
 
 _log = logging.getLogger("cachecore")
-#: Seconds between two questions to an engine whether it has stopped.
+#: Seconds between two questions to an engine whether it has stopped; doubled up to the longer one.
 _POLL_INTERVAL = 0.01
+_LONGEST_INTERVAL = 0.32
 _BATCH = 65536
 
 
@@ -106,6 +107,7 @@ class Quarantine:
             return []
 
     def _watch(self) -> None:
+        interval = _POLL_INTERVAL
         while True:
             with self._lock:
                 held = list(self._held)
@@ -118,7 +120,8 @@ class Quarantine:
                     with self._changed:
                         self._held.remove(item)
                         self._changed.notify_all()
-            time.sleep(_POLL_INTERVAL)
+            time.sleep(interval)
+            interval = min(2 * interval, _LONGEST_INTERVAL)
 
     def _stopped(self, item: _Held) -> bool:
         try:
