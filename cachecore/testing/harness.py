@@ -66,21 +66,26 @@ class MemoryHarness:
     def allocate(self, nbytes: int, placement: Placement = Placement.DEVICE, alignment: int = 0) -> int:
         """Get `nbytes` bytes; returns their address. The content is not defined."""
         if self.foreign:
-            return self._map(nbytes)
+            return self.map(nbytes)
         allocation = self.driver.allocate(nbytes, placement, alignment)
         self._allocations[allocation.address] = allocation
         return allocation.address
 
-    def allocate_with_hole(self, pages: int, hole_page: int) -> int:
-        """Map `pages` ordinary pages of which number `hole_page` is not there; returns the address.
-
-        For tests of memory that vanishes under a transfer; needs `accepts_foreign`.
-        """
-        address = self._map(pages * mmap.PAGESIZE)
-        hole = address + hole_page * mmap.PAGESIZE
-        # Mapped over and not unmapped: otherwise the next mapping of any thread could move into the hole.
-        _protect(hole, mmap.PAGESIZE, 0)
+    def map(self, nbytes: int) -> int:
+        """Map ordinary, sparse memory of the process, whatever `foreign` says; returns its address."""
+        mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+        first = ctypes.c_char.from_buffer(mapping)
+        address = ctypes.addressof(first)
+        self._mappings[address] = mapping, first
         return address
+
+    def hide(self, address: int, nbytes: int) -> None:
+        """Take all access from whole pages of `map`; they keep their content. For tests of bad memory."""
+        _protect(address, nbytes, 0)
+
+    def show(self, address: int, nbytes: int) -> None:
+        """Undo `hide`."""
+        _protect(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE)
 
     def free(self, address: int) -> None:
         """Give back memory of `allocate`.
@@ -139,13 +144,6 @@ class MemoryHarness:
     def _is_host(self, address: int, nbytes: int) -> bool:
         placements = self.driver.describe([(address, nbytes)])[0].placements
         return placements is None or Placement.HOST in placements
-
-    def _map(self, nbytes: int) -> int:
-        mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
-        first = ctypes.c_char.from_buffer(mapping)
-        address = ctypes.addressof(first)
-        self._mappings[address] = mapping, first
-        return address
 
     def _unmap(self, address: int) -> None:
         mapping, first = self._mappings.pop(address)

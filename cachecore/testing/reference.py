@@ -49,7 +49,8 @@ class ReferenceEngine(TransferEngine):
 
     def __init__(self) -> None:
         self._nonce = ctypes.create_string_buffer(secrets.token_bytes(16), 16)
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._running: dict[PeerIdentity, int] = {}
         self._live: list[Registration] = []
         self._peers: dict[PeerIdentity, tuple[int, int, bytes, list[RemoteRegion]]] = {}
 
@@ -130,10 +131,10 @@ class ReferenceEngine(TransferEngine):
             self._peers[peer] = pid, address, nonce, kept + list(added)
 
     def disconnect(self, peer: PeerIdentity, deadline: float) -> bool:
-        """Forget the peer."""
+        """Forget the peer, and wait for transfers that started before."""
         with self._lock:
             self._peers.pop(peer, None)
-        return True
+            return self._lock.wait_for(lambda: not self._running.get(peer), max(0.0, deadline - time.monotonic()))
 
     def transfer(
         self, peer: PeerIdentity, plan: CopyPlan, op: Operation, deadline: float, cancel: CancelToken | None = None
@@ -141,6 +142,23 @@ class ReferenceEngine(TransferEngine):
         """Move chunk by chunk after a check that the peer still is who it was."""
         with self._lock:
             known = self._peers.get(peer)
+            self._running[peer] = self._running.get(peer, 0) + 1
+        try:
+            return self._transfer(peer, known, plan, op, deadline, cancel)
+        finally:
+            with self._lock:
+                self._running[peer] -= 1
+                self._lock.notify_all()
+
+    def _transfer(
+        self,
+        peer: PeerIdentity,
+        known: tuple[int, int, bytes, list[RemoteRegion]] | None,
+        plan: CopyPlan,
+        op: Operation,
+        deadline: float,
+        cancel: CancelToken | None,
+    ) -> Outcome:
         if known is None:
             return Outcome.untouched_by(FailureCause.PEER_GONE, plan.chunks, message=f"{peer} is not connected")
         pid, address, nonce, regions = known

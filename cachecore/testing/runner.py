@@ -6,6 +6,7 @@ A suite that passes everything proves nothing. Whoever writes one runs it on an 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -21,16 +22,21 @@ def failures(suite: type, only: str = "") -> dict[str, BaseException]:
         only: Run just the tests whose name contains this.
     """
     failed: dict[str, BaseException] = {}
-    for name in _names(suite):
-        if only not in name:
-            continue
+    try:
+        for name in _names(suite):
+            if only in name:
+                _record(suite, name, failed)
+    finally:
+        getattr(suite, "teardown_class", lambda: None)()
+    return failed
+
+
+def _record(suite: type, name: str, failed: dict[str, BaseException]) -> None:
+    with contextlib.suppress(pytest.skip.Exception):
         try:
             _run(suite, name)
-        except pytest.skip.Exception:
-            continue
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # every failure is what is looked for
             failed[name] = error
-    return failed
 
 
 def _names(suite: type) -> Iterator[str]:

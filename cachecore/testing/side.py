@@ -6,8 +6,10 @@ calls its methods through a pipe, so that a test can look into the peer's memory
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
+import random
 import secrets
 import signal
 import socket
@@ -15,21 +17,34 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from cachecore.driver import DriverSpec
-from cachecore.engine import EngineSpec, PeerIdentity, Region, Registration, RemoteRegion
+from cachecore.driver import BackendDriver, DriverSpec
+from cachecore.engine import EngineSpec, PeerIdentity, Region, Registration, RemoteRegion, TransferEngine
 from cachecore.testing.harness import MemoryHarness
 from cachecore.types import Placement
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["EngineSide", "PeerProcess", "SideSpec", "load"]
+__all__ = ["EngineSide", "PeerProcess", "SideSpec", "load", "pattern"]
+
+
+_PERIOD = (1 << 20) + 4099
+
+
+def pattern(seed: int, nbytes: int) -> bytes:
+    """Bytes that differ from seed to seed and, within some 2**20 bytes, from place to place."""
+    return (_tile(seed) * (nbytes // _PERIOD + 1))[:nbytes]
+
+
+@functools.lru_cache(8)
+def _tile(seed: int) -> bytes:
+    return random.Random(seed).randbytes(_PERIOD)
 
 
 def load(reference: str) -> Any:
@@ -60,14 +75,25 @@ class SideSpec:
 
 
 class EngineSide:
-    """A driver, an engine made for it and memory, as one end of a link."""
+    """A driver, an engine made for it and memory, as one end of a link.
 
-    def __init__(self, spec: SideSpec, cluster_id: int) -> None:
+    Args:
+        spec: What to make.
+        cluster_id: Its id.
+        make_engine: Makes the engine in place of the one that `spec` names.
+    """
+
+    def __init__(
+        self, spec: SideSpec, cluster_id: int, make_engine: Callable[[BackendDriver], TransferEngine] | None = None
+    ) -> None:
         driver: DriverSpec = load(spec.driver)
-        engine: EngineSpec = load(spec.engine)
         self.driver = driver.factory(spec.device, spec.driver_options)
         self.driver.bind_thread()
-        self.engine = engine.factory(self.driver, spec.engine_options)
+        if make_engine is None:
+            engine: EngineSpec = load(spec.engine)
+            self.engine = engine.factory(self.driver, spec.engine_options)
+        else:
+            self.engine = make_engine(self.driver)
         self.memory = MemoryHarness(self.driver, foreign=spec.foreign)
         self.registrations: dict[int, Registration] = {}
         self.identity = PeerIdentity(cluster_id, socket.gethostname(), os.getpid(), secrets.token_hex(16))
@@ -79,6 +105,10 @@ class EngineSide:
     def allocate(self, nbytes: int, placement: Placement = Placement.DEVICE) -> int:
         """Get memory; returns its address."""
         return self.memory.allocate(nbytes, placement)
+
+    def fill(self, address: int, nbytes: int, seed: int) -> None:
+        """Write `pattern(seed, nbytes)`."""
+        self.memory.write(address, pattern(seed, nbytes))
 
     def register(self, ranges: Sequence[tuple[int, int]], placement: Placement) -> list[RemoteRegion]:
         """Register (address, bytes) ranges; returns what a peer is told about them."""
@@ -97,12 +127,17 @@ class EngineSide:
             target = getattr(target, part)
         return target(*args)
 
-    def close(self) -> None:
-        """Deregister everything and give everything back."""
+    def reset(self) -> None:
+        """Deregister everything and give all memory back."""
         for base in list(self.registrations):
             self.deregister(base)
-        self.engine.close(time.monotonic() + 10.0)
         self.memory.close()
+
+    def close(self) -> None:
+        """End engine and driver, in the order a manager does."""
+        self.reset()
+        left = self.engine.close(time.monotonic() + 10.0)
+        assert not left, f"the engine does not let go of {left}"
         self.driver.close()
 
 
