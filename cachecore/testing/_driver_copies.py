@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from cachecore.outcome import FailureCause, Outcome, OutcomeState
@@ -19,7 +19,13 @@ from cachecore.testing.harness import MemoryHarness, plan_bytes
 from cachecore.testing.outcomes import check_coverage, chunk_list, settled
 from cachecore.types import Placement
 
-_BOUNDED = settings(max_examples=25, deadline=None, database=None, derandomize=True)
+_BOUNDED = settings(
+    max_examples=25,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+)
 
 
 class DriverCopies(DriverCase):

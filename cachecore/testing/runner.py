@@ -6,7 +6,6 @@ A suite that passes everything proves nothing. Whoever writes one runs it on an 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -32,22 +31,18 @@ def failures(suite: type, only: str = "") -> dict[str, BaseException]:
 
 
 def _record(suite: type, name: str, failed: dict[str, BaseException]) -> None:
-    with contextlib.suppress(pytest.skip.Exception):
+    instance = suite()
+    method = getattr(instance, name)
+    for step in (lambda: instance.setup_method(method), method, lambda: instance.teardown_method(method)):
         try:
-            _run(suite, name)
+            step()
+        except pytest.skip.Exception:
+            if step is not method:
+                return  # a skip in the set-up; there is nothing to tear down
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # every failure is what is looked for
-            failed[name] = error
+            # The first one: a tear-down often fails only because the test did.
+            failed.setdefault(name, error)
 
 
 def _names(suite: type) -> Iterator[str]:
     return (name for name in dir(suite) if name.startswith("test_") and callable(getattr(suite, name)))
-
-
-def _run(suite: type, name: str) -> None:
-    instance = suite()
-    method = getattr(instance, name)
-    instance.setup_method(method)
-    try:
-        method()
-    finally:
-        instance.teardown_method(method)
