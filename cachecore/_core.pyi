@@ -1,3 +1,4 @@
+# ruff: noqa: PYI021  # the place where native functions are documented
 """Native parts of cachecore: plans, copies between processes, shared memory."""
 
 from collections.abc import Iterable, Sequence
@@ -156,3 +157,270 @@ def plan_entry_to_blocks(
     same_process: bool,
 ) -> CopyPlan:
     """See `cachecore.planning.plan_entry_to_blocks`."""
+
+def buffer_address(exporter: object) -> int:
+    """Address of the first element of an object with a buffer.
+
+    Raises:
+        BufferError, TypeError: It has none.
+    """
+
+@final
+class TransferReport:
+    """What is known after moving a plan.
+
+    The three lists of half-open chunk ranges are ascending, disjoint, and together cover every chunk of the plan. When
+    a function has returned one, nothing of the call runs any more.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Not for callers: raises TypeError."""
+
+    @property
+    def done(self) -> bool:
+        """Whether every byte landed."""
+
+    @property
+    def cause(self) -> str:
+        """Why not everything landed.
+
+        "none", "deadline", "cancelled", "wrong peer" (the nonce does not read back: another process has the pid now,
+        or the peer closed its nonce), "peer gone" (no such process, or a zombie), "local fault", "remote fault" (memory
+        of this process, of the peer, is not there or not accessible), "not permitted", "native" (see `code`).
+        """
+
+    @property
+    def code(self) -> int:
+        """The errno of the system call that failed, 0 when none did."""
+
+    @property
+    def fault_address(self) -> int:
+        """First address that could not be moved, on the side that `cause` names; 0 for other causes."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that landed."""
+
+    @property
+    def system_calls(self) -> int:
+        """System calls made."""
+
+    @property
+    def landed(self) -> tuple[tuple[int, int], ...]:
+        """Chunks whose every byte was written."""
+
+    @property
+    def untouched(self) -> tuple[tuple[int, int], ...]:
+        """Chunks of which no byte was written."""
+
+    @property
+    def unknown(self) -> tuple[tuple[int, int], ...]:
+        """Chunks written in part, or by a process that did not prove to be the right one."""
+
+def vm_read(
+    plan: CopyPlan,
+    pid: int,
+    nonce_address: int,
+    nonce: bytes,
+    deadline: float,
+    cancel: bytearray | None = None,
+    threads: int = 2,
+    threads_from: int = 4194304,
+    batch_bytes: int = 2097152,
+) -> TransferReport:
+    """Move remote -> local addresses of a plan out of another process. Blocking, without the GIL.
+
+    Deadline and cancel flag are looked at between batches, which take about a millisecond each; a page that the
+    kernel has to fetch from a slow place can hold a batch longer.
+
+    Args:
+        plan: What to move.
+        pid: The process, in this process's pid namespace.
+        nonce_address: Where it has its `Nonce`; read together with every batch, before and behind the data.
+        nonce: The 16 bytes that must be there.
+        deadline: On `time.monotonic()`; may be infinite.
+        cancel: A byte that is not 0 asks to stop. Held during the call.
+        threads: Most threads to use, the caller's included.
+        threads_from: Bytes of the plan from which more than the caller's thread is used.
+        batch_bytes: Largest batch.
+
+    Raises:
+        CacheValueError: An argument other than the plan is out of range.
+    """
+
+def vm_write(
+    plan: CopyPlan,
+    pid: int,
+    nonce_address: int,
+    nonce: bytes,
+    deadline: float,
+    cancel: bytearray | None = None,
+    threads: int = 2,
+    threads_from: int = 4194304,
+    batch_bytes: int = 2097152,
+) -> TransferReport:
+    """Move local -> remote addresses of a plan into another process; arguments as in `vm_read`.
+
+    The nonce is read before and after each batch. A process that replaces the peer between that and the write can
+    only be one that took over the pid within microseconds.
+    """
+
+def vm_copy(
+    plan: CopyPlan,
+    deadline: float,
+    cancel: bytearray | None = None,
+    threads: int = 2,
+    threads_from: int = 4194304,
+    batch_bytes: int = 2097152,
+) -> TransferReport:
+    """Move remote -> local addresses of a plan within this process; arguments as in `vm_read`.
+
+    For addresses that somebody gave: a bad one is a "local fault" (destination) or "remote fault" (source), no crash.
+    """
+
+def memcpy_plan(
+    plan: CopyPlan,
+    deadline: float,
+    cancel: bytearray | None = None,
+    threads: int = 2,
+    threads_from: int = 4194304,
+    batch_bytes: int = 2097152,
+) -> TransferReport:
+    """As `vm_copy`, faster, only for memory that cachecore itself has mapped: a bad address crashes."""
+
+@final
+class RangeMapping:
+    """What is mapped at one asked range."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Not for callers: raises TypeError."""
+
+    @property
+    def accessible(self) -> bool:
+        """Whether every byte is mapped readable and writable; neighbouring mappings count together."""
+
+    @property
+    def fault_address(self) -> int:
+        """First byte that is not, 0 when all are."""
+
+    @property
+    def permissions(self) -> str:
+        """As in /proc/self/maps, for example "rw-p": at `fault_address` or of the first mapping; or "unmapped"."""
+
+    @property
+    def special(self) -> bool:
+        """Whether some of it is a device's or the kernel's and no ordinary memory."""
+
+    @property
+    def path(self) -> str:
+        """File or name of the special mapping, else of the first one; empty for anonymous memory."""
+
+def describe_mappings(ranges: Iterable[tuple[int, int]]) -> list[RangeMapping]:
+    """Look (address, bytes) ranges up in one reading of /proc/self/maps.
+
+    Raises:
+        EngineError: /proc cannot be read.
+    """
+
+@final
+class Nonce:
+    """16 random bytes in a page of their own, by which a peer proves that it reads the right process.
+
+    A forked child sees zeros there.
+    """
+
+    def __init__(self) -> None:
+        """Make one.
+
+        Raises:
+            EngineError: The system gives no page or no random bytes.
+        """
+
+    @property
+    def address(self) -> int:
+        """Where it is in this process. CacheValueError once closed."""
+
+    @property
+    def value(self) -> bytes:
+        """The 16 bytes. CacheValueError once closed."""
+
+    def close(self) -> None:
+        """Unmap it: transfers of peers that are running now end with "wrong peer". May be repeated."""
+
+def allow_reader(pid: int | None) -> bool:
+    """Let a process read this one where the Yama module restricts ptrace.
+
+    Args:
+        pid: The reader; None = every process of this user, 0 = nobody any more.
+
+    Returns:
+        False when the kernel has no Yama, so that nothing was restricted by it.
+
+    Raises:
+        EngineError: The kernel refused.
+    """
+
+@final
+class SharedBlock:
+    """Memory that other processes can map: a memfd of fixed size, sealed against shrinking and growing."""
+
+    def __init__(self, nbytes: int, alignment: int = 0, prefault: bool = False) -> None:
+        """Make new memory, zeros.
+
+        Args:
+            nbytes: Size in bytes.
+            alignment: Of the address in bytes, a power of two; 0 = a page.
+            prefault: Make all pages present now.
+
+        Raises:
+            CacheValueError: An argument is out of range.
+            CacheOutOfMemoryError: There is not enough memory or address space.
+            EngineError: Another system call failed.
+        """
+
+    @property
+    def address(self) -> int:
+        """Start. CacheValueError once closed."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+
+    @property
+    def fd(self) -> int:
+        """The descriptor to send to others; it stays the block's. -1 for mapped and for closed blocks."""
+
+    def close(self) -> None:
+        """Unmap the memory and close the descriptor. May be repeated."""
+
+def map_shared(fd: int, nbytes: int, writable: bool = False, prefault: bool = True) -> SharedBlock:
+    """Map memory of another process's `SharedBlock`; the descriptor stays the caller's and can be closed.
+
+    Args:
+        fd: Descriptor of the memory.
+        nbytes: Bytes to map, from the start.
+        writable: Map it for writing too.
+        prefault: Make all pages present now.
+
+    Raises:
+        CacheValueError: It is no sealed memory, or shorter than `nbytes`.
+        CacheOutOfMemoryError: There is not enough address space.
+        EngineError: Another system call failed.
+    """
+
+def fill_words(address: int, nbytes: int, seed: int) -> None:
+    """Write 64-bit words into memory of this process, each a hash of `seed` and its index.
+
+    Without the GIL. The address is not checked.
+    """
+
+def find_mismatch(address: int, nbytes: int, seed: int) -> int:
+    """Index of the first word that is not as `fill_words` wrote it, -1 when all are. The address is not checked."""
+
+def fill_blocks(addresses: Sequence[int] | bytes | Any, seeds: Sequence[int] | bytes | Any, nbytes: int) -> None:
+    """`fill_words` for many blocks of `nbytes` bytes; bytes are taken as packed native uint64."""
+
+def find_mismatches(
+    addresses: Sequence[int] | bytes | Any, seeds: Sequence[int] | bytes | Any, nbytes: int
+) -> list[tuple[int, int]]:
+    """`find_mismatch` for many blocks: (position in the lists, word index) of each that is wrong."""

@@ -3,8 +3,15 @@
 
 #include "copy_plan.hpp"
 #include "geometry.hpp"
+#include "mappings.hpp"
+#include "nonce.hpp"
 #include "planning.hpp"
+#include "planted_bug.hpp"
 #include "refusal.hpp"
+#include "report.hpp"
+#include "shared_block.hpp"
+#include "vm.hpp"
+#include "words.hpp"
 
 PYBIND11_MODULE(_core, module) {
     module.doc() = "Native parts of cachecore: plans, copies between processes, shared memory.";
@@ -12,4 +19,11 @@ PYBIND11_MODULE(_core, module) {
     cachecore::register_geometry(module);
     cachecore::register_copy_plan(module);
     cachecore::register_planning(module);
+    cachecore::register_report(module);
+    cachecore::register_vm(module);
+    cachecore::register_mappings(module);
+    cachecore::register_nonce(module);
+    cachecore::register_shared_block(module);
+    cachecore::register_words(module);
+    cachecore::register_planted_bug(module);
 }

@@ -1,5 +1,7 @@
 #include "refusal.hpp"
 
+#include <system_error>
+
 namespace py = pybind11;
 
 namespace cachecore {
@@ -18,7 +20,16 @@ const char *class_name(Reason reason) {
     return "CacheError";
 }
 
+// Imported when needed and not at start: cachecore.errors must not have to be importable before _core.
+py::object error_class(const char *name) { return py::module_::import("cachecore.errors").attr(name); }
+
 }  // namespace
+
+SystemFailure::SystemFailure(std::string operation, int code)
+    : operation_(std::move(operation)),
+      code_(code),
+      message_(operation_ + " failed: " + std::generic_category().message(code) + " (errno " + std::to_string(code) +
+               ")") {}
 
 std::string shown(py::handle object) {
     try {
@@ -41,9 +52,12 @@ void register_refusal(py::module_ & /*module*/) {
                 std::rethrow_exception(thrown);
             }
         } catch (const Refusal &refusal) {
-            // Imported here and not at start: cachecore.errors must not have to be importable before _core.
-            py::object type = py::module_::import("cachecore.errors").attr(class_name(refusal.reason()));
-            PyErr_SetString(type.ptr(), refusal.what());
+            PyErr_SetString(error_class(class_name(refusal.reason())).ptr(), refusal.what());
+        } catch (const SystemFailure &failure) {
+            const py::object type = error_class("EngineError");
+            const py::object error =
+                type(failure.what(), py::arg("operation") = failure.operation(), py::arg("code") = failure.code());
+            PyErr_SetObject(type.ptr(), error.ptr());
         }
     });
 }

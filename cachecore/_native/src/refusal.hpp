@@ -33,6 +33,20 @@ template <class... Parts>
     throw Refusal(reason, message.str());
 }
 
+// A system call failed; becomes an EngineError with operation and code (an errno).
+class SystemFailure : public std::exception {
+public:
+    SystemFailure(std::string operation, int code);
+    const std::string &operation() const noexcept { return operation_; }
+    int code() const noexcept { return code_; }
+    const char *what() const noexcept override { return message_.c_str(); }
+
+private:
+    std::string operation_;
+    int code_;
+    std::string message_;
+};
+
 // repr() of an object cut to 80 characters, with its type; never raises. Needs the GIL.
 std::string shown(pybind11::handle object);
 

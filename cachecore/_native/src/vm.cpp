@@ -1,0 +1,279 @@
+// Copies between this process and another one, or within this one, by process_vm_readv and process_vm_writev: a bad
+// address on either side is an error code and never a crash.
+#include "vm.hpp"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include "integers.hpp"
+#include "move.hpp"
+#include "refusal.hpp"
+
+namespace py = pybind11;
+
+namespace cachecore {
+
+namespace {
+
+constexpr std::size_t nonce_bytes = 16;
+using NonceValue = std::array<char, nonce_bytes>;
+
+// 16 random bytes that only the right process has at this address. Pids are reused and exec keeps the pid.
+struct PeerNonce {
+    std::uint64_t address;
+    NonceValue value;
+
+    iovec remote() const { return {reinterpret_cast<void *>(static_cast<std::uintptr_t>(address)), nonce_bytes}; }
+};
+
+Cause classify(int code) {
+    switch (code) {
+        case ESRCH: return Cause::peer_gone;
+        case EPERM:
+        case EACCES: return Cause::not_permitted;
+        default: return Cause::native;
+    }
+}
+
+void fail(Moved &moved, Cause cause, int code, std::uint64_t address = 0) {
+    moved.cause = cause;
+    moved.code = code;
+    moved.fault_address = address;
+}
+
+std::uint64_t address_of(const iovec &entry) { return reinterpret_cast<std::uintptr_t>(entry.iov_base); }
+
+template <class Call>
+ssize_t uninterrupted(std::uint64_t &calls, Call call) {
+    ssize_t moved = 0;
+    do {
+        ++calls;
+        moved = call();
+    } while (moved < 0 && errno == EINTR);
+    return moved;
+}
+
+// 0 when one byte there can be read, else the errno.
+int try_read(pid_t pid, const iovec &entry, std::uint64_t &calls) {
+    char byte = 0;
+    const iovec local{&byte, 1};
+    const iovec remote{entry.iov_base, 1};
+    const ssize_t result = uninterrupted(calls, [&] { return process_vm_readv(pid, &local, 1, &remote, 1, 0); });
+    return result == 1 ? 0 : errno;
+}
+
+// The kernel may have copied a few bytes more than it counted when the local side of a copy faulted just behind
+// them; never more than it copies in one step.
+constexpr std::uint64_t uncounted_bytes = 64;
+
+// Neither side moved a byte from here on: find out which one it was.
+void fail_at_front(Moved &moved, pid_t pid, bool write, Batch &batch) {
+    const iovec &local = *batch.local();
+    const iovec &remote = *batch.remote();
+    // Only reading can be tried without harm: the side that is read tells about itself, and by exclusion about the
+    // other.
+    const int source_error = try_read(write ? getpid() : pid, write ? local : remote, moved.system_calls);
+    if (source_error != 0 && source_error != EFAULT) {
+        fail(moved, classify(source_error), source_error);  // the peer ended in between
+        return;
+    }
+    const bool local_faulted = write != (source_error == 0);
+    if (local_faulted) {
+        fail(moved, Cause::local_fault, EFAULT, address_of(local));
+        const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+        const std::uint64_t to_page_end = page - address_of(local) % page;
+        if (to_page_end < uncounted_bytes && to_page_end < local.iov_len) {
+            moved.touched += to_page_end;
+        }
+    } else {
+        fail(moved, Cause::remote_fault, EFAULT, address_of(remote));
+    }
+}
+
+// Reads a batch. With a nonce, every call reads it before and behind the data: all entries of one call belong to one
+// address space, so a call that saw the nonce twice saw the right process throughout.
+Moved read_batch(pid_t pid, const PeerNonce *nonce, Batch &batch) {
+    Moved moved;
+    const std::size_t extra = nonce != nullptr ? 1 : 0;
+    while (true) {
+        NonceValue before{};
+        NonceValue behind{};
+        iovec *local = batch.local() - extra;
+        iovec *remote = batch.remote() - extra;
+        const std::size_t local_count = batch.local_count() + 2 * extra;
+        const std::size_t remote_count = batch.remote_count() + 2 * extra;
+        if (nonce != nullptr) {
+            local[0] = {before.data(), nonce_bytes};
+            remote[0] = nonce->remote();
+            local[local_count - 1] = {behind.data(), nonce_bytes};
+            remote[remote_count - 1] = nonce->remote();
+        }
+        const ssize_t result = uninterrupted(moved.system_calls, [&] {
+            return process_vm_readv(pid, local, local_count, remote, remote_count, 0);
+        });
+        const int code = result < 0 ? errno : 0;
+        std::uint64_t data = result < 0 ? 0 : static_cast<std::uint64_t>(result);
+        if (nonce != nullptr) {
+            if (result < 0 && code != EFAULT) {
+                fail(moved, classify(code), code);
+                return moved;
+            }
+            data = data > nonce_bytes ? data - nonce_bytes : 0;
+            if (result < static_cast<ssize_t>(nonce_bytes) || before != nonce->value) {
+                moved.touched += std::min(data, batch.bytes());
+                fail(moved, Cause::wrong_peer, code, nonce->address);
+                return moved;
+            }
+            moved.verified = moved.touched;  // what an earlier, short call moved is now between two nonces
+        } else if (result < 0 && code != EFAULT) {
+            fail(moved, classify(code), code);
+            return moved;
+        }
+        if (data >= batch.bytes()) {
+            moved.touched += batch.bytes();
+            if (nonce != nullptr && (data - batch.bytes() < nonce_bytes || behind != nonce->value)) {
+                fail(moved, Cause::wrong_peer, 0, nonce->address);
+                return moved;
+            }
+            moved.verified = moved.touched;
+            return moved;
+        }
+        if (data == 0) {
+            moved.verified = moved.touched;
+            fail_at_front(moved, pid, false, batch);
+            return moved;
+        }
+        moved.touched += data;
+        batch.consume(data);
+    }
+}
+
+// False, with the reason in `moved`, when the process is not the one that has the nonce.
+bool same_peer(pid_t pid, const PeerNonce &nonce, Moved &moved) {
+    NonceValue seen{};
+    const iovec local{seen.data(), nonce_bytes};
+    const iovec remote = nonce.remote();
+    const ssize_t result =
+        uninterrupted(moved.system_calls, [&] { return process_vm_readv(pid, &local, 1, &remote, 1, 0); });
+    if (result < 0 && errno != EFAULT) {
+        fail(moved, classify(errno), errno);
+        return false;
+    }
+    if (result != static_cast<ssize_t>(nonce_bytes) || seen != nonce.value) {
+        fail(moved, Cause::wrong_peer, result < 0 ? EFAULT : 0, nonce.address);
+        return false;
+    }
+    return true;
+}
+
+// Writes a batch. A call cannot read and write, so the nonce is read by calls of its own before and behind each.
+Moved write_batch(pid_t pid, const PeerNonce &nonce, Batch &batch) {
+    Moved moved;
+    while (same_peer(pid, nonce, moved)) {
+        moved.verified = moved.touched;
+        if (batch.bytes() == 0) {
+            return moved;
+        }
+        const ssize_t result = uninterrupted(moved.system_calls, [&] {
+            return process_vm_writev(pid, batch.local(), batch.local_count(), batch.remote(), batch.remote_count(), 0);
+        });
+        if (result < 0 && errno != EFAULT) {
+            fail(moved, classify(errno), errno);
+            return moved;
+        }
+        if (result <= 0) {
+            fail_at_front(moved, pid, true, batch);
+            return moved;
+        }
+        moved.touched += static_cast<std::uint64_t>(result);
+        batch.consume(static_cast<std::uint64_t>(result));
+    }
+    return moved;
+}
+
+PeerNonce make_nonce(std::uint64_t address, const py::bytes &value) {
+    const std::string_view bytes = value;
+    if (bytes.size() != nonce_bytes) {
+        refuse(Reason::value, "nonce has ", bytes.size(), " bytes; it must have ", nonce_bytes);
+    }
+    PeerNonce nonce{address, {}};
+    std::memcpy(nonce.value.data(), bytes.data(), nonce_bytes);
+    return nonce;
+}
+
+TransferReport vm_read(const CopyPlan &plan, pid_t pid, std::uint64_t nonce_address, const py::bytes &nonce_value,
+                       double deadline, const py::object &cancel, std::uint64_t threads, std::uint64_t threads_from,
+                       std::uint64_t batch_bytes) {
+    const PeerNonce nonce = make_nonce(nonce_address, nonce_value);
+    const CancelFlag flag(cancel);
+    const MoveLimits limits = make_limits(deadline, flag, threads, threads_from, batch_bytes);
+    const py::gil_scoped_release release;
+    return move_plan(plan, limits, [&](Batch &batch) { return read_batch(pid, &nonce, batch); });
+}
+
+TransferReport vm_write(const CopyPlan &plan, pid_t pid, std::uint64_t nonce_address, const py::bytes &nonce_value,
+                        double deadline, const py::object &cancel, std::uint64_t threads, std::uint64_t threads_from,
+                        std::uint64_t batch_bytes) {
+    const PeerNonce nonce = make_nonce(nonce_address, nonce_value);
+    const CancelFlag flag(cancel);
+    const MoveLimits limits = make_limits(deadline, flag, threads, threads_from, batch_bytes);
+    const py::gil_scoped_release release;
+    return move_plan(plan, limits, [&](Batch &batch) { return write_batch(pid, nonce, batch); });
+}
+
+TransferReport vm_copy(const CopyPlan &plan, double deadline, const py::object &cancel, std::uint64_t threads,
+                       std::uint64_t threads_from, std::uint64_t batch_bytes) {
+    const CancelFlag flag(cancel);
+    const MoveLimits limits = make_limits(deadline, flag, threads, threads_from, batch_bytes);
+    const py::gil_scoped_release release;
+    const pid_t self = getpid();
+    return move_plan(plan, limits, [&](Batch &batch) { return read_batch(self, nullptr, batch); });
+}
+
+TransferReport memcpy_plan(const CopyPlan &plan, double deadline, const py::object &cancel, std::uint64_t threads,
+                           std::uint64_t threads_from, std::uint64_t batch_bytes) {
+    const CancelFlag flag(cancel);
+    const MoveLimits limits = make_limits(deadline, flag, threads, threads_from, batch_bytes);
+    const py::gil_scoped_release release;
+    return move_plan(plan, limits, [](Batch &batch) {
+        Moved moved;
+        while (batch.bytes() > 0) {
+            const std::size_t length = std::min(batch.local()->iov_len, batch.remote()->iov_len);
+            std::memcpy(batch.local()->iov_base, batch.remote()->iov_base, length);
+            batch.consume(length);
+            moved.verified += length;
+        }
+        moved.touched = moved.verified;
+        return moved;
+    });
+}
+
+constexpr std::uint64_t mebibyte = 1024 * 1024;
+
+}  // namespace
+
+void register_vm(py::module_ &module) {
+    const py::arg_v cancel = py::arg("cancel") = py::none();
+    const py::arg_v threads = py::arg("threads") = 2;
+    const py::arg_v threads_from = py::arg("threads_from") = 4 * mebibyte;
+    const py::arg_v batch_bytes = py::arg("batch_bytes") = 2 * mebibyte;
+    module.def("vm_read", &vm_read, py::arg("plan"), py::arg("pid"), py::arg("nonce_address"), py::arg("nonce"),
+               py::arg("deadline"), cancel, threads, threads_from, batch_bytes,
+               "Move remote -> local addresses of a plan out of another process.");
+    module.def("vm_write", &vm_write, py::arg("plan"), py::arg("pid"), py::arg("nonce_address"), py::arg("nonce"),
+               py::arg("deadline"), cancel, threads, threads_from, batch_bytes,
+               "Move local -> remote addresses of a plan into another process.");
+    module.def("vm_copy", &vm_copy, py::arg("plan"), py::arg("deadline"), cancel, threads, threads_from, batch_bytes,
+               "Move remote -> local addresses of a plan within this process; a bad address is a result, not a crash.");
+    module.def("memcpy_plan", &memcpy_plan, py::arg("plan"), py::arg("deadline"), cancel, threads, threads_from,
+               batch_bytes,
+               "Move remote -> local addresses of a plan within memory that cachecore itself has mapped.");
+}
+
+}  // namespace cachecore
