@@ -1,6 +1,7 @@
 // The extension module cachecore._core: one register function a file.
 #include <pybind11/pybind11.h>
 
+#include "buffers.hpp"
 #include "copy_plan.hpp"
 #include "geometry.hpp"
 #include "mappings.hpp"
@@ -16,6 +17,7 @@
 PYBIND11_MODULE(_core, module) {
     module.doc() = "Native parts of cachecore: plans, copies between processes, shared memory.";
     cachecore::register_refusal(module);
+    cachecore::register_buffers(module);
     cachecore::register_geometry(module);
     cachecore::register_copy_plan(module);
     cachecore::register_planning(module);
