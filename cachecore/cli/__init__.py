@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 
 from cachecore.cli import backends
-from cachecore.cli.demo import command as demo
+from cachecore.cli.demo import command as demo_command
 from cachecore.errors import CacheError
 
 __all__ = ["main"]
 
 # Each has NAME, HELP, add_arguments(parser) and run(arguments) -> exit code, and imports what it needs in run().
-_COMMANDS = (demo, backends)
+_COMMANDS = (demo_command, backends)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
