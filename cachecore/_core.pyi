@@ -165,6 +165,26 @@ def buffer_address(exporter: object) -> int:
         BufferError, TypeError: It has none.
     """
 
+def plan_within(plan: CopyPlan, regions: Sequence[int] | bytes | Any, local: bool) -> bool:
+    """Whether every tensor's part of a plan, from its first to its last byte, lies in one of the regions.
+
+    Args:
+        plan: The plan.
+        regions: (base, bytes) of each, as packed native uint64.
+        local: Look at the local side, else at the remote one.
+    """
+
+def map_plan(plan: CopyPlan, regions: Sequence[int] | bytes | Any, swap: bool = False) -> CopyPlan | None:
+    """The plan with remote addresses replaced by those where this process has mapped their regions.
+
+    Chunks keep their numbers. None when a tensor's part of the plan is not in one region as a whole.
+
+    Args:
+        plan: The plan.
+        regions: (base, bytes, mapped address) of each, as packed native uint64.
+        swap: Exchange the two sides of the result, for functions that move remote -> local only.
+    """
+
 @final
 class TransferReport:
     """What is known after moving a plan.

@@ -9,6 +9,7 @@
 #include "planning.hpp"
 #include "planted_bug.hpp"
 #include "refusal.hpp"
+#include "regions.hpp"
 #include "report.hpp"
 #include "shared_block.hpp"
 #include "vm.hpp"
@@ -21,6 +22,7 @@ PYBIND11_MODULE(_core, module) {
     cachecore::register_geometry(module);
     cachecore::register_copy_plan(module);
     cachecore::register_planning(module);
+    cachecore::register_regions(module);
     cachecore::register_report(module);
     cachecore::register_vm(module);
     cachecore::register_mappings(module);
