@@ -89,19 +89,17 @@ def test_blocks_plan_moves_exactly_the_named_bytes(
         local_slice=slices[0],
         remote_slice=slices[1],
     )
-    span = (*cut, nbytes) if sliced else (0, 0, local.block_bytes)
+    span = (cut[0], cut[1], nbytes) if sliced else (0, 0, local.block_bytes)
     assert grouped_moves(plan) == expected_moves(local, remote, list(zip(local_ids, remote_ids, strict=True)), span)
     assert plan.blocks == len(local_ids) * local.tensors
     assert plan.nbytes == plan.blocks * span[2]
 
     [(bases, runs)] = plan.groups()
-    flat = [
-        (a + run[0], b + run[1], run[2])
-        for a, b in bases.tolist()  # type: ignore[misc]  # two-dimensional
-        for run in runs.tolist()  # type: ignore[attr-defined]
-    ]
+    base_rows: Any = bases.tolist()
+    run_rows: Any = runs.tolist()
+    flat = [(a + run[0], b + run[1], run[2]) for a, b in base_rows for run in run_rows]
     assert flat == list(struct.iter_unpack("=QQQ", plan.flat(0, plan.chunks)))
-    for before, after in zip(runs.tolist(), runs.tolist()[1:], strict=False):  # type: ignore[misc]
+    for before, after in itertools.pairwise(run_rows):
         contiguous = before[0] + before[2] == after[0] and before[1] + before[2] == after[1]
         assert not contiguous, "neighbours contiguous on both sides must be one run"
 
@@ -425,8 +423,10 @@ def test_tables_of_a_plan_outlive_it() -> None:
     [(bases, runs)] = plan.groups()
     del plan
     assert (bases.readonly, bases.shape, runs.shape) == (True, (2, 2), (3, 3))
-    assert runs.tolist() == [[64, 0, 64], [320, 64, 64], [576, 128, 64]]  # type: ignore[comparison-overlap]
-    assert bases.tolist() == [[1 << 20, 1 << 40], [1 << 30, 1 << 41]]  # type: ignore[comparison-overlap]
+    run_rows: Any = runs.tolist()
+    base_rows: Any = bases.tolist()
+    assert run_rows == [[64, 0, 64], [320, 64, 64], [576, 128, 64]]
+    assert base_rows == [[1 << 20, 1 << 40], [1 << 30, 1 << 41]]
 
 
 def test_chunks_that_a_plan_does_not_have_are_refused() -> None:
