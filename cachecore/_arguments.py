@@ -23,7 +23,7 @@ def not_none(name: str, value: object) -> None:
         MissingArgumentError: The value is None.
     """
     if value is None:
-        raise MissingArgumentError(f"{name} is None; it must be given")
+        raise MissingArgumentError(f"{name} is None; it must not be None, give a value")
 
 
 def wrong_type(name: str, value: object, expected: str) -> CacheTypeError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from cachecore.types import Placement
 
 __all__ = [
     "CancelToken",
+    "EngineBinding",
     "EngineCapabilities",
     "EngineSpec",
     "Operation",
@@ -111,6 +113,25 @@ class EngineCapabilities:
     can_cancel: Capability[bool]
     failure_knowledge: Capability[Knowledge]
     local_registration_required: Capability[bool]
+
+
+@dataclass(frozen=True)
+class EngineBinding:
+    """One engine of a manager.
+
+    Attributes:
+        name: Its short name.
+        wire_id: `TransferEngine.wire_id`.
+        rank: Preference of this side; the higher wins.
+        engine: The engine.
+        lock: Held around `register`, `deregister`, `connect`, `update` and `disconnect` of this engine, by everybody.
+    """
+
+    name: str
+    wire_id: str
+    rank: int
+    engine: TransferEngine
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
 
 class CancelToken:

@@ -14,7 +14,7 @@ from typing import Any
 from cachecore import _arguments as arguments
 from cachecore import plugins, pulls, rules, selection, tensors
 from cachecore.driver import BackendDriver
-from cachecore.engine import PeerIdentity
+from cachecore.engine import EngineBinding, PeerIdentity
 from cachecore.errors import (
     CacheBusyError,
     CacheNotFoundError,
@@ -26,7 +26,7 @@ from cachecore.errors import (
 from cachecore.events import Event, Listeners
 from cachecore.offers import record_of
 from cachecore.peer import Peer
-from cachecore.peers import EngineBinding, Peers, Security
+from cachecore.peers import Peers, Security
 from cachecore.planning import CopyPlan
 from cachecore.registry import LocalCache, Registry, State, busy_error
 from cachecore.shape import CacheShape
@@ -100,11 +100,10 @@ class CacheManager:
         self._close_lock = threading.Lock()
         self._listeners = Listeners(found.listeners)
         self.backend: BackendDriver = selection.make_driver(selection.choose_driver(backend, found), device, checked)
-        self._engines: list[Any] = []
+        self._engines: list[EngineBinding] = []
         try:
             self.backend.bind_thread()
-            made = selection.make_engines(engine, self.backend, found, checked)
-            self._engines = [running for _, running in made]
+            self._engines = selection.make_engines(engine, self.backend, found, checked)
             self._registry = Registry(self._cluster_id, self.backend, self._engines, found.policies)
             self._transfers = Transfers(self.backend, self._registry)
             self._identity = PeerIdentity(self._cluster_id, socket.gethostname(), self._pid, secrets.token_hex(16))
@@ -113,13 +112,14 @@ class CacheManager:
                 listen=listen,
                 security=security,
                 insecure=insecure,
-                engines=[EngineBinding(spec.name, spec.wire_id, spec.rank, running) for spec, running in made],
+                engines=self._engines,
                 events=self._listeners.send,
+                bind_thread=self.backend.bind_thread,
             )
             self._peers.start()
         except BaseException:
             for running in reversed(self._engines):
-                running.close(time.monotonic())
+                running.engine.close(time.monotonic())
             self.backend.close()
             raise
 
@@ -411,11 +411,15 @@ class CacheManager:
         layers = pulls.Layers(src_layer_range, dst_layer_range, tensor_num_per_layer)
         key = pulls.check_key("src_cache_key", src_cache_key)
         target = self._target("dst_cache", dst_cache)
-        source, shape, batch_index, local = self._source(key, target, deadline)
-        if isinstance(key, BlocksCacheKey):
-            batch_index = None
+        source, shape, entry, local = self._source(key, target, deadline)
         plan, first = pulls.plan_pull_blocks(
-            shape, target.shape, batch_index, src_blocks, dst_blocks, layers, same_process=local
+            shape,
+            target.shape,
+            None if isinstance(key, BlocksCacheKey) else entry,
+            src_blocks,
+            dst_blocks,
+            layers,
+            same_process=local,
         )
         self._pull(source, target, plan, first, deadline)
 
@@ -453,10 +457,8 @@ class CacheManager:
         if isinstance(key, BlocksCacheKey):
             raise arguments.wrong_type("cache_key", key, "a CacheKey or CacheKeyByIdAndIndex; pull_blocks takes it")
         target = self._target("cache", cache)
-        source, shape, src_batch_index, local = self._source(key, target, deadline)
-        plan, first = pulls.plan_pull_cache(
-            shape, target.shape, src_batch_index, batch_index, size, layers, same_process=local
-        )
+        source, shape, entry, local = self._source(key, target, deadline)
+        plan, first = pulls.plan_pull_cache(shape, target.shape, entry, batch_index, size, layers, same_process=local)
         self._pull(source, target, plan, first, deadline)
 
     # --- closing -------------------------------------------------------------------------------------------------
@@ -486,7 +488,7 @@ class CacheManager:
             self._peers.close(deadline=deadline)
             for cache in caches:
                 self._registry.remove(cache)
-            unsafe = [region for running in self._engines for region in running.close(deadline)]
+            unsafe = [region for running in self._engines for region in running.engine.close(deadline)]
             unsafe += self._registry.unsafe()
             self.backend.close()
             self._closed = True
@@ -562,7 +564,7 @@ class CacheManager:
 
     def _source(
         self, key: CacheKey | BlocksCacheKey | CacheKeyByIdAndIndex, target: LocalCache, deadline: float
-    ) -> tuple[Source, CacheShape, int | None, bool]:
+    ) -> tuple[Source, CacheShape, int, bool]:
         if key.cluster_id == self._cluster_id:
             own, index = self._registry.by_key(key)
             return LocalSource(self.backend, self._registry, own), own.shape, index, True

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cachecore.engine import TransferEngine
+from cachecore.engine import EngineBinding
 from cachecore.peers.records import CacheRecord, key_records, region_records
 from cachecore.registry import LocalCache
 
 __all__ = ["record_of"]
 
 
-def record_of(cache: LocalCache, engines: Sequence[TransferEngine]) -> CacheRecord:
+def record_of(cache: LocalCache, engines: Sequence[EngineBinding]) -> CacheRecord:
     """The record of a remotely accessible cache, with its regions as each engine registered them."""
     keys = (cache.blocks_key,) if cache.blocks_key is not None else cache.keys
     registrations = [pair for region in cache.regions for pair in region.registrations]

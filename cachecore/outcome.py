@@ -41,7 +41,7 @@ class BlockRange(NamedTuple):
 
     tensor_index: int
     start: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from cachecore.peers import Link
 
 __all__ = ["Peer"]
@@ -48,7 +46,7 @@ class Peer:
         return self._link.wire_id or "same process"
 
     @property
-    def state(self) -> Literal["LINKED", "STALLED", "LOST"]:
+    def state(self) -> str:
         """LINKED; STALLED: its process is there and does not answer; LOST: link again."""
         return self._link.state
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from cachecore import _arguments as arguments
 from cachecore import rules
 from cachecore.driver import BackendDriver, RegistrationRequest
-from cachecore.engine import Region, Registration, TransferEngine
+from cachecore.engine import EngineBinding, Region, Registration
 from cachecore.errors import (
     CacheBusyError,
     CacheError,
@@ -52,7 +52,7 @@ class LocalRegion:
         self.references = 0
         #: How many of the references are remotely accessible; the engines know the region while this is above 0.
         self.remote_references = 0
-        self.registrations: list[tuple[TransferEngine, Registration]] = []
+        self.registrations: list[tuple[EngineBinding, Registration]] = []
 
     @property
     def native(self) -> Region:
@@ -124,7 +124,7 @@ class Registry:
     """
 
     def __init__(
-        self, cluster_id: int, driver: BackendDriver, engines: Sequence[TransferEngine], policies: Sequence[Policy]
+        self, cluster_id: int, driver: BackendDriver, engines: Sequence[EngineBinding], policies: Sequence[Policy]
     ) -> None:
         self._cluster_id = cluster_id
         self._driver = driver
@@ -247,10 +247,11 @@ class Registry:
         return region
 
     def _register_native(self, regions: list[LocalRegion]) -> None:
-        made: list[tuple[LocalRegion, TransferEngine, Registration]] = []
+        made: list[tuple[LocalRegion, EngineBinding, Registration]] = []
         try:
             for engine in self._engines:
-                registrations = engine.register([region.native for region in regions])
+                with engine.lock:
+                    registrations = engine.engine.register([region.native for region in regions])
                 made += [(r, engine, registration) for r, registration in zip(regions, registrations, strict=True)]
         except BaseException as error:
             self._roll_back(made, error)
@@ -258,13 +259,12 @@ class Registry:
         for region, engine, registration in made:
             region.registrations.append((engine, registration))
 
-    def _roll_back(
-        self, made: Sequence[tuple[LocalRegion, TransferEngine, Registration]], cause: BaseException
-    ) -> None:
+    def _roll_back(self, made: Sequence[tuple[LocalRegion, EngineBinding, Registration]], cause: BaseException) -> None:
         stuck: list[tuple[Region, CacheError]] = []
         for region, engine, registration in reversed(made):
             try:
-                engine.deregister(registration)
+                with engine.lock:
+                    engine.engine.deregister(registration)
             except CacheError as error:
                 stuck.append((region.native, error))
         if stuck:
@@ -391,7 +391,8 @@ class Registry:
             if cache.remote_accessible and region.remote_references == 1:
                 while region.registrations:
                     engine, registration = region.registrations[-1]
-                    engine.deregister(registration)
+                    with engine.lock:
+                        engine.engine.deregister(registration)
                     region.registrations.pop()
         with self._lock:
             for region in cache.regions:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cachecore.driver import BackendDriver, DeviceInfo, DriverSpec
-from cachecore.engine import EngineSpec, TransferEngine
+from cachecore.engine import EngineBinding, EngineSpec
 from cachecore.errors import BackendError, CacheTypeError, CacheValueError
 from cachecore.plugins import BrokenPlugin, Plugins
 
@@ -157,7 +157,7 @@ def make_driver(choice: Choice, device: int | None, options: Mapping[str, object
 
 def make_engines(
     engine: str, driver: BackendDriver, plugins: Plugins, options: Mapping[str, object]
-) -> list[tuple[EngineSpec, TransferEngine]]:
+) -> list[EngineBinding]:
     """Start the engines of a manager, best rank first.
 
     Args:
@@ -179,13 +179,14 @@ def make_engines(
             )
     if not specs:
         raise BackendError(f"no installed engine serves the driver {driver.name!r}")
-    started: list[tuple[EngineSpec, TransferEngine]] = []
+    started: list[EngineBinding] = []
     try:
         for spec in specs:
-            started.append((spec, spec.factory(driver, _for_prefix(options, spec.name))))
+            running = spec.factory(driver, _for_prefix(options, spec.name))
+            started.append(EngineBinding(spec.name, spec.wire_id, spec.rank, running))
     except BaseException as error:
-        for _, running in reversed(started):
-            running.close(0.0)
+        for binding in reversed(started):
+            binding.engine.close(0.0)
         if isinstance(error, Exception):
             raise BackendError(
                 f"engine {specs[len(started)].name!r} could not be started: {error}. "

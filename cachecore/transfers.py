@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from cachecore.driver import BackendDriver
-from cachecore.engine import Operation, PeerIdentity, TransferEngine
+from cachecore.engine import Operation
 from cachecore.errors import (
     CacheError,
     LinkLostError,
@@ -24,7 +24,10 @@ from cachecore.quarantine import Quarantine
 from cachecore.registry import LocalCache, Registry
 from cachecore.stats import PullCounters
 
-__all__ = ["LocalSource", "Source", "Transfers"]
+if TYPE_CHECKING:
+    from cachecore.peers import Link, RemoteCache
+
+__all__ = ["LocalSource", "RemoteSource", "Source", "Transfers"]
 
 
 class Source(Protocol):
@@ -85,39 +88,10 @@ class LocalSource:
         return "LINKED"
 
 
-class ReaderLink(Protocol):
-    """What a transfer needs of a link; `cachecore.peers` makes it."""
-
-    identity: PeerIdentity
-    engine: TransferEngine | None
-
-    @property
-    def state(self) -> str:
-        """LINKED, STALLED or LOST."""
-
-    def begin(self, remote: object) -> None:
-        """Count a transfer that reads `remote`; raises when it is retiring or the link is lost."""
-
-    def end(self, remote: object, quiescent: bool) -> None:
-        """Count its end."""
-
-    def settled(self, remote: object) -> None:
-        """A transfer whose end was not quiescent has stopped."""
-
-    def lease_holds(self) -> bool:
-        """Whether the peer is known to keep its memory for us now."""
-
-    def wait_for_lease(self, deadline: float) -> bool:
-        """Wait for a renewal; False at the deadline or when the link is lost."""
-
-    def report_gone(self, reason: str) -> None:
-        """The engine found that the peer's process is gone."""
-
-
 class RemoteSource:
     """A cache of a linked peer."""
 
-    def __init__(self, driver: BackendDriver, link: ReaderLink, remote: object) -> None:
+    def __init__(self, driver: BackendDriver, link: Link, remote: RemoteCache) -> None:
         self._driver = driver
         self._link = link
         self._remote = remote

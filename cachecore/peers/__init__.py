@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cachecore.peers.events import EventKind, PeerEvent, PeersCounters
-from cachecore.peers.link import EngineBinding, Link
+from cachecore.peers.link import Link
 from cachecore.peers.liveness import Timing
 from cachecore.peers.manager import Peers
 from cachecore.peers.records import (
@@ -21,7 +21,6 @@ from cachecore.peers.session import SessionInfo
 __all__ = [
     "BlocksKeyRecord",
     "CacheRecord",
-    "EngineBinding",
     "EntryKeyRecord",
     "EventKind",
     "InsecureLinkWarning",

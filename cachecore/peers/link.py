@@ -13,11 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from cachecore.engine import PeerIdentity, RemoteRegion, TransferEngine
+from cachecore.engine import EngineBinding, PeerIdentity, RemoteRegion, TransferEngine
 from cachecore.errors import (
     CacheBusyError,
     CacheError,
@@ -58,31 +57,12 @@ from cachecore.peers.service import Service
 from cachecore.peers.worker import Worker
 from cachecore.types import TransferKey
 
-__all__ = ["EngineBinding", "Link"]
+__all__ = ["Link"]
 
 _logger = logging.getLogger("cachecore.peers")
 #: Pings that may wait for an answer; more would only pile up at a peer that is busy.
 _MAX_UNANSWERED = 30
 _CLEAN_UP_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class EngineBinding:
-    """One engine of a manager.
-
-    Attributes:
-        name: Its short name.
-        wire_id: `TransferEngine.wire_id`.
-        rank: Preference of this side; the higher wins.
-        engine: The engine.
-        lock: Held around `register`, `deregister`, `connect`, `update` and `disconnect` of this engine, by everybody.
-    """
-
-    name: str
-    wire_id: str
-    rank: int
-    engine: TransferEngine
-    lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
 
 class Link:

@@ -15,14 +15,14 @@ from typing import Any
 
 import zmq
 
-from cachecore.engine import PeerIdentity
+from cachecore.engine import EngineBinding, PeerIdentity
 from cachecore.errors import AuthenticationError, CacheError, CacheTimeoutError, LinkFailedError
 from cachecore.peers import process
 from cachecore.peers.addresses import ResolvedAddress
 from cachecore.peers.channel import Channel, Ending
 from cachecore.peers.descriptors import Door
 from cachecore.peers.events import PeerEvent
-from cachecore.peers.link import EngineBinding, Link
+from cachecore.peers.link import Link
 from cachecore.peers.liveness import Timing
 from cachecore.peers.messages import (
     PROTOCOL_VERSION,

@@ -13,7 +13,7 @@ from functools import partial
 import zmq
 
 from cachecore import _arguments as arguments
-from cachecore.engine import PeerIdentity
+from cachecore.engine import EngineBinding, PeerIdentity
 from cachecore.errors import (
     AlreadyLinkedError,
     CacheBusyError,
@@ -29,7 +29,7 @@ from cachecore.events import Event
 from cachecore.peers.addresses import ResolvedAddress, resolve
 from cachecore.peers.descriptors import Door
 from cachecore.peers.events import EventKind, PeerEvent, PeersCounters, Tally
-from cachecore.peers.link import EngineBinding, Link
+from cachecore.peers.link import Link
 from cachecore.peers.linking import Dialer
 from cachecore.peers.listener import Listener
 from cachecore.peers.liveness import Timing, boottime

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from cachecore.engine import Registration
+from cachecore.engine import EngineBinding, Registration
 from cachecore.errors import (
     AddressBudgetError,
     AlignmentError,
@@ -46,6 +46,10 @@ class Engine:
         self.live.remove(registration)
 
 
+def bound(engine):
+    return EngineBinding("test", "test/1", 0, engine)
+
+
 @pytest.fixture
 def driver():
     driver = ReferenceDriver()
@@ -82,7 +86,7 @@ def test_ids_count_from_one_and_are_never_used_twice(driver, memory):
 
 def test_a_failing_engine_leaves_nothing_registered_anywhere(driver, memory):
     good, bad = Engine(), Engine(fail_at=2)
-    registry = Registry(1, driver, [good, bad], [])
+    registry = Registry(1, driver, [bound(good), bound(bad)], [])
     addrs = [memory + i * PAGE for i in range(4)]
     with pytest.raises(EngineError, match=f"{addrs[2]:#x}"):
         register(registry, addrs, blocks_key=BlocksCacheKey(1))
@@ -93,7 +97,7 @@ def test_a_failing_engine_leaves_nothing_registered_anywhere(driver, memory):
 
 
 def test_a_roll_back_that_fails_says_what_must_not_be_freed(driver, memory):
-    registry = Registry(1, driver, [Engine(sticky=True), Engine(fail_at=0)], [])
+    registry = Registry(1, driver, [bound(Engine(sticky=True)), bound(Engine(fail_at=0))], [])
     with pytest.raises(StillReachableError, match=f"{memory:#x}.*Do not free"):
         register(registry, [memory])
     assert [(region.base, region.nbytes) for region in registry.unsafe()] == [(memory, PAGE)]
@@ -101,7 +105,7 @@ def test_a_roll_back_that_fails_says_what_must_not_be_freed(driver, memory):
 
 def test_a_failure_after_the_engines_undoes_them(driver, memory):
     engine = Engine()
-    registry = Registry(1, driver, [engine], [])
+    registry = Registry(1, driver, [bound(engine)], [])
 
     def broken(cache):
         raise ConnectionError("no peers")
@@ -113,7 +117,7 @@ def test_a_failure_after_the_engines_undoes_them(driver, memory):
 
 def test_an_exact_repeat_shares_one_registration_until_the_last_is_gone(driver, memory):
     engine = Engine()
-    registry = Registry(1, driver, [engine], [])
+    registry = Registry(1, driver, [bound(engine)], [])
     first, second = register(registry, [memory]), register(registry, [memory])
     assert engine.calls == 2 and len(engine.live) == 1
     registry.remove(first)
@@ -124,7 +128,7 @@ def test_an_exact_repeat_shares_one_registration_until_the_last_is_gone(driver, 
 
 def test_a_private_region_becomes_remote_with_its_first_remote_cache_only(driver, memory):
     engine = Engine()
-    registry = Registry(1, driver, [engine], [])
+    registry = Registry(1, driver, [bound(engine)], [])
     private = register(registry, [memory], remote=False)
     assert engine.live == []
     shared = register(registry, [memory])
@@ -137,7 +141,7 @@ def test_a_private_region_becomes_remote_with_its_first_remote_cache_only(driver
 
 def test_eight_threads_with_one_range_make_one_native_registration(driver, memory):
     engine = Engine()
-    registry = Registry(1, driver, [engine], [])
+    registry = Registry(1, driver, [bound(engine)], [])
     barrier = threading.Barrier(8)
 
     def run():
@@ -178,7 +182,7 @@ def test_the_budget_counts_both_kinds_and_is_freed_by_unregistering(driver):
 )
 def test_a_refused_registration_reaches_no_engine(driver, memory, addrs, error, text):
     engine = Engine()
-    registry = Registry(1, driver, [engine], [])
+    registry = Registry(1, driver, [bound(engine)], [])
     register(registry, [memory + 32 * PAGE])
     with pytest.raises(error, match=text):
         register(registry, addrs(memory))
@@ -241,7 +245,7 @@ def test_waiting_for_transfers_ends_with_the_last_one_or_at_the_deadline(driver,
 
 def test_deregistration_that_fails_keeps_the_cache_and_can_be_repeated(driver, memory):
     engine = Engine()
-    registry = Registry(1, driver, [engine], [])
+    registry = Registry(1, driver, [bound(engine)], [])
     cache = register(registry, [memory, memory + PAGE])
     engine.sticky = True
     with pytest.raises(StillReachableError):
