@@ -165,10 +165,12 @@ class Sessions:
         wanted = set(cache_ids)
         with self._changed:
             self._check()
+            # When the call is repeated, those who have answered are not asked again.
+            fresh = wanted - self._catalogue.retiring
             self._catalogue.retire(wanted)
             for session in self._sessions:
                 if session.ready:
-                    session.owed |= wanted
+                    session.owed |= fresh
         self._schedule(self.push)
         with self._changed:
             while True:
