@@ -227,6 +227,7 @@ class PeerProcess:
     def close(self) -> None:
         """End it."""
         self._pipe.close()  # the peer ends when its pipe does
+        self.resume()
         try:
             self._process.wait(5.0)
         except subprocess.TimeoutExpired:
