@@ -60,8 +60,8 @@ from cachecore.types import TransferKey
 __all__ = ["Link"]
 
 _logger = logging.getLogger("cachecore.peers")
-#: Pings that may wait for an answer; more would only pile up at a peer that is busy.
-_MAX_UNANSWERED = 30
+#: With this many unanswered pings they are sent ten times less often: they would only pile up at a peer that is busy.
+_MANY_UNANSWERED = 30
 _CLEAN_UP_SECONDS = 5.0
 
 
@@ -107,7 +107,7 @@ class Link:
         self._gone = threading.Event()
         self._unlinking = False
         self._engine_connected = False
-        self._sequence = 0
+        self._sequence = self._ticks = 0
         self._unanswered: dict[int, float] = {}
         self._ready: Future[Any] | None = None
         self._farewell: Future[Any] | None = None
@@ -381,7 +381,7 @@ class Link:
     def take_over(self) -> None:
         """Start to ping and to watch, once the messages of the channel come here."""
         quarter = self._timing.ping_interval / 4
-        self._timers.append(self._service.every(self._timing.ping_interval, self._ping))
+        self._timers.append(self._service.every(self._timing.ping_interval, self._tick))
         self._timers.append(self._service.every(quarter, self._check))
 
     def receive(self, frames: list[bytes]) -> None:
@@ -440,9 +440,13 @@ class Link:
         self._unanswered[self._sequence] = now
         return True
 
+    def _tick(self) -> None:
+        self._ticks += 1
+        if len(self._unanswered) < _MANY_UNANSWERED or self._ticks % 10 == 0:
+            self._ping()
+
     def _ping(self) -> None:
-        if len(self._unanswered) < _MAX_UNANSWERED:
-            self._send_timed(lambda number: Ping(self._token, number))
+        self._send_timed(lambda number: Ping(self._token, number))
         if self._unsent:
             self._send_fetch()
 

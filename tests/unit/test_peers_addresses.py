@@ -31,7 +31,20 @@ def test_numeric_addresses_are_taken_as_they_are(text, shown, loopback):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "host", ":26000", "host:", "host:x", "host:70000", "host:-1", "host:0", "::1:26000", "[1.2.3.4]:5", "*:5", "a b:5"],
+    [
+        "",
+        "host",
+        ":26000",
+        "host:",
+        "host:x",
+        "host:70000",
+        "host:-1",
+        "host:0",
+        "::1:26000",
+        "[1.2.3.4]:5",
+        "*:5",
+        "a b:5",
+    ],
 )
 def test_text_that_is_no_address_is_refused_with_an_example(text):
     with pytest.raises(CacheValueError, match=r"address is .*write \"host:port\""):

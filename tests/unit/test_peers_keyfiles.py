@@ -138,7 +138,9 @@ def test_a_user_without_a_home_gets_keys_and_nobody_elses(tmp_path_factory, monk
 
     def pair(uid):
         # The interpreter itself may be out of that user's reach: it changes user when everything is imported.
-        become = f"; import os; os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid}); "
+        become = (
+            f"; import os; os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid}); "
+        )
         return subprocess.run(
             [sys.executable, "-c", PRINT_PAIR.replace("; ", become)],
             env=environment,

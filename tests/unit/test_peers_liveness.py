@@ -47,7 +47,9 @@ def test_waiting_ends_with_the_renewal_the_deadline_or_the_end_of_hope():
     lease, hopeless = Lease(15.0), threading.Event()
     assert not lease.wait(time.monotonic() + 0.01, hopeless)
     answers = []
-    waiters = [threading.Thread(target=lambda: answers.append(lease.wait(time.monotonic() + 60, hopeless))) for _ in "ab"]
+    waiters = [
+        threading.Thread(target=lambda: answers.append(lease.wait(time.monotonic() + 60, hopeless))) for _ in "ab"
+    ]
     for waiter in waiters:
         waiter.start()
     lease.renew(boottime())
