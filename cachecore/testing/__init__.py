@@ -12,6 +12,5 @@ The suites are modules of their own because they need pytest and hypothesis; thi
 """
 
 from cachecore.testing.harness import MemoryHarness
-from cachecore.testing.side import EngineSide, PeerProcess
 
-__all__ = ["EngineSide", "MemoryHarness", "PeerProcess"]
+__all__ = ["MemoryHarness"]

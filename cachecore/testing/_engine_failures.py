@@ -17,8 +17,10 @@ from cachecore.testing.outcomes import settled
 from cachecore.testing.side import pattern
 
 #: Enough that a transfer is still running when it is interrupted.
-_LONG = 48 << 20
+_LONG = 24 << 20
 _LONG_BLOCKS = 3072
+#: Seconds after which it is.
+_SOON = 0.002
 
 
 class EngineFailures(EngineCase):
@@ -68,7 +70,7 @@ class EngineFailures(EngineCase):
         for op in Operation:
             token, exchange = CancelToken(), self.exchange(_LONG)
             plan = self._shuffled(exchange, op)
-            timer = threading.Timer(0.005, token.cancel)
+            timer = threading.Timer(_SOON, token.cancel)
             timer.start()
             outcome = settled(
                 self.subject.quiescent, self.subject.transfer(self.peer.identity, plan, op, soon(), token)
@@ -85,7 +87,7 @@ class EngineFailures(EngineCase):
         for op in Operation:
             exchange = self.exchange(_LONG)
             plan = self._shuffled(exchange, op)
-            outcome = self.move(exchange, plan, op, time.monotonic() + 0.005)
+            outcome = self.move(exchange, plan, op, time.monotonic() + _SOON)
             assert outcome.cause in (FailureCause.DEADLINE, FailureCause.NONE), outcome
             self.verify(exchange, plan, op, outcome)
             self.verify_quiet(exchange, op)
@@ -172,7 +174,7 @@ class EngineFailures(EngineCase):
         """Whatever had landed by then is told truly, and nothing is written afterwards."""
         exchange = self.exchange(_LONG, self.own_peer())
         plan = self._shuffled(exchange, Operation.READ)
-        killer = threading.Timer(0.005, exchange.peer.kill, kwargs={"reap": False})
+        killer = threading.Timer(_SOON, exchange.peer.kill, kwargs={"reap": False})
         killer.start()
         outcome = self.move(exchange, plan, Operation.READ, time.monotonic() + 10.0)
         killer.join()
@@ -203,7 +205,7 @@ class EngineFailures(EngineCase):
 
         worker = threading.Thread(target=run)
         worker.start()
-        time.sleep(0.003)
+        time.sleep(_SOON)
         while not self.subject.disconnect(self.peer.identity, time.monotonic() + 0.01):
             token.cancel()
         self.verify_quiet(exchange, Operation.READ)

@@ -104,7 +104,7 @@ class MemoryHarness:
         """Put `data` at `address`, which may lie anywhere in registered or allocated memory."""
         view = memoryview(data).cast("B")
         if self._is_host(address, len(view)):
-            ctypes.memmove(address, bytes(view), len(view))
+            ctypes.memmove(address, data if isinstance(data, bytes) else bytes(view), len(view))
             return
         for offset, staging, part in self._staged(len(view)):
             ctypes.memmove(staging, bytes(view[offset : offset + part]), part)
