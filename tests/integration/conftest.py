@@ -46,9 +46,9 @@ class OwnerProcess:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def ask(self, do, *, seconds=60, **arguments):
+    def ask(self, do, **arguments):
         self.post(do, **arguments)
-        return self.answer(seconds)
+        return self.answer()
 
     def signal(self, number):
         os.kill(self.process.pid, number)

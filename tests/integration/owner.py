@@ -9,23 +9,17 @@ import json
 import os
 import sys
 import time
-
-import numpy as np
+from array import array
 
 import cachecore as cc
+from cachecore import _core
 
 
-def content(tensor, blocks, block_bytes, salt=0):
-    """Words of `blocks` (ids) of one tensor: every word tells tensor, block and place, so that none can be mistaken."""
-    words = np.arange(block_bytes // 8, dtype=np.uint64)
-    head = np.asarray(blocks, dtype=np.uint64) * np.uint64(2**32) + np.uint64(tensor * 2**52 + salt * 2**60)
-    return (head[:, None] + words[None, :]) * np.uint64(0x9E3779B97F4A7C15)
-
-
-def view(address, blocks, block_bytes):
-    """The memory of one tensor as words, one row a block."""
-    raw = (ctypes.c_uint8 * (blocks * block_bytes)).from_address(address)
-    return np.frombuffer(raw, dtype=np.uint64).reshape(blocks, -1)
+def addresses_and_seeds(base, tensor, blocks, block_bytes, content=None):
+    """Where the blocks of one tensor are, and the seed of what they hold: tensor and block of the owner."""
+    addresses = [base + block * block_bytes for block in blocks]
+    seeds = [tensor * 2**32 + int(block) for block in (blocks if content is None else content)]
+    return array("Q", addresses), array("Q", seeds)
 
 
 class Owner:
@@ -34,10 +28,10 @@ class Owner:
     def __init__(self, cluster_id, listen):
         self.manager = cc.CacheManager(cluster_id, backend="host", listen=listen)
 
-    def register(self, tensors, blocks, block_bytes, model_id=0, salt=0):
+    def register(self, tensors, blocks, block_bytes, model_id=0):
         made = [self.manager.backend.allocate(blocks * block_bytes, cc.Placement.DEVICE) for _ in range(tensors)]
         for tensor, allocation in enumerate(made):
-            view(allocation.address, blocks, block_bytes)[:] = content(tensor, range(blocks), block_bytes, salt)
+            _core.fill_blocks(*addresses_and_seeds(allocation.address, tensor, range(blocks), block_bytes), block_bytes)
         desc = cc.CacheDesc(tensors, [blocks, block_bytes], cc.DataType.DT_UINT8)
         key = cc.BlocksCacheKey(self.manager.cluster_id, model_id)
         return self.manager.register_blocks_cache(desc, [m.address for m in made], key).cache_id
