@@ -48,7 +48,7 @@ def test_a_stopped_child_does_not_block_the_sender_of_a_large_message(child: Chi
 
 
 def test_what_fails_in_a_child_is_told(child: ChildProcess) -> None:
-    child.ask(Setup("prefill", SETTINGS))
+    child.ask(Setup("prefill", SETTINGS), extra=60.0)
     with pytest.raises(ChildFailedError, match="failed: BackendError: backend 'nowhere' is not installed"):
         child.receive()
 

@@ -47,6 +47,7 @@ class ChildProcess:
     def __init__(self, role: str, timeout: float) -> None:
         self.role = role
         self._timeout = timeout
+        self._allowed = timeout
         self._due: float | None = None
         ours, theirs = socket.socketpair()
         with theirs:
@@ -94,11 +95,17 @@ class ChildProcess:
         except ChannelClosedError as error:
             raise self._gone(str(error)) from error
 
-    def ask(self, message: Message) -> None:
-        """Send a message whose answer `receive` will return. One at a time: two large ones could block both ends."""
+    def ask(self, message: Message, extra: float = 0.0) -> None:
+        """Send a message whose answer `receive` will return. One at a time: two large ones could block both ends.
+
+        Args:
+            message: The question.
+            extra: Seconds that the answer may take beyond the timeout.
+        """
         assert self._due is None, "one question at a time"
         self.post(message)
-        self._due = time.monotonic() + self._timeout + MARGIN_SECONDS
+        self._allowed = self._timeout + MARGIN_SECONDS + extra
+        self._due = time.monotonic() + self._allowed
 
     def receive(self) -> Message:
         """The outstanding answer.
@@ -123,7 +130,7 @@ class ChildProcess:
         with contextlib.suppress(OSError):
             state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
         return self._error(
-            f"did not answer for {self._timeout + MARGIN_SECONDS:g} s{_STATES.get(state, '')}; see --timeout",
+            f"did not answer for {self._allowed:g} s{_STATES.get(state, '')}; see --timeout",
             StatusCode.TIMEOUT,
         )
 

@@ -27,15 +27,18 @@ class Progress:
         self._requests = requests
         self._quiet = quiet
         self._terminal = stream.isatty()
-        self._next = time.monotonic() + (0.0 if self._terminal else _FILE_SECONDS)
+        self._seconds = _TERMINAL_SECONDS if self._terminal else _FILE_SECONDS
+        self._next: float | None = None
         self._drawn = False
 
     def update(self, totals: Totals) -> None:
         """Show the totals if it is time to."""
         now = time.monotonic()
+        if self._next is None:  # the first one: the processes have started, which can take longer than a replay
+            self._next = now if self._terminal else now + self._seconds
         if self._quiet or now < self._next:
             return
-        self._next = now + (_TERMINAL_SECONDS if self._terminal else _FILE_SECONDS)
+        self._next = now + self._seconds
         text = (
             f"{totals.requests:,}/{self._requests:,} requests, {totals.blocks:,} blocks, "
             f"{totals.nbytes / 2**30:.1f} GiB, {totals.gb_per_s:.1f} GB/s, {totals.mismatches:,} mismatches"

@@ -28,6 +28,8 @@ __all__ = ["Replay"]
 
 # While one part is pulled and verified the next one is written.
 _PARTS_HELD = 2
+# A fresh interpreter, a device to open and memory to allocate: none of it is what the timeout is about.
+_START_SECONDS = 60.0
 M = TypeVar("M")
 
 
@@ -67,9 +69,9 @@ class Replay:
         for role in ("prefill", "decode"):
             self._children.append(ChildProcess(role, settings.timeout))
         prefill, decode = self._children
-        prefill.ask(Setup("prefill", settings))
+        prefill.ask(Setup("prefill", settings), _START_SECONDS)
         serving = _expect(Ready, prefill.receive())
-        decode.ask(Setup("decode", settings, serving.address))
+        decode.ask(Setup("decode", settings, serving.address), _START_SECONDS)
         linked = _expect(Ready, decode.receive())
         totals.backend, totals.emulated, totals.engine = linked.backend, linked.emulated, linked.engine
         return prefill, decode
