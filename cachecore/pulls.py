@@ -105,6 +105,7 @@ def plan_pull_blocks(
             f"src_blocks is {src_blocks!r:.80} and the key names an entry of a contiguous cache, which has no blocks; "
             "leave src_blocks out"
         )
+    _check_contiguous(source)
     remote = _part(source.entries, source, src_first, src_last)
     plan = plan_entry_to_blocks(local, remote, dst_blocks, batch_index, same_process=same_process)
     return plan, dst_first
@@ -123,6 +124,7 @@ def plan_pull_cache(
     """Plan a `pull_cache`: the first `size` bytes of one batch entry; see `plan_pull_blocks`."""
     if target.is_blocks:
         raise CacheIncompatibleError(f"cache is {target.owner}, which is paged; use pull_blocks for it")
+    _check_contiguous(source)
     _check_same_type(source, target)
     (src_first, src_last), (dst_first, dst_last) = layers.tensors(source, target)
     plan = plan_entry(
@@ -140,6 +142,13 @@ def _part(geometry: Geometry, shape: CacheShape, first: int, last: int) -> Geome
     if last - first == shape.num_tensors:
         return geometry
     return geometry.part(first, last)
+
+
+def _check_contiguous(source: CacheShape) -> None:
+    if source.is_blocks:
+        raise CacheIncompatibleError(
+            f"the key names {source.owner}, which is paged and has no entries; use pull_blocks with its BlocksCacheKey"
+        )
 
 
 def _check_same_type(source: CacheShape, target: CacheShape) -> None:
