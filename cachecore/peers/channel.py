@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import errno
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,9 @@ class Channel:
         self.address = address
         self._service = service
         self._on_open, self._on_frames, self._on_end = on_open, on_frames, on_end
-        self._connected = self._opened = self._closed = False
+        self._opened = self._closed = False
+        self._connected_at: float | None = None
+        self._patience = timing.handshake / 2
         self._problem: Ending | None = None
         self._socket = service.context.socket(zmq.DEALER)
         self._monitor: zmq.Socket[bytes] | None = None
@@ -150,7 +153,7 @@ class Channel:
 
     def _event(self, event: int, value: int) -> None:
         if event == zmq.EVENT_CONNECTED:
-            self._connected = True
+            self._connected_at = time.monotonic()
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._opened = True
             self._on_open()
@@ -159,8 +162,10 @@ class Channel:
         elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
             self._problem = Ending.MECHANISM
         elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-            timed_out = value in (0, errno.EAGAIN)
-            self._problem = self._problem or (Ending.SILENT if timed_out else Ending.DROPPED)
+            # The listener's own time for this is over in the same moment as ours, and it may be the one that closes.
+            waited = self._connected_at is not None and time.monotonic() - self._connected_at > self._patience
+            silent = waited or value in (0, errno.EAGAIN)
+            self._problem = self._problem or (Ending.SILENT if silent else Ending.DROPPED)
         elif event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED):
             self.read_messages()
             if not self._closed:
@@ -170,7 +175,7 @@ class Channel:
     def _ending(self) -> Ending:
         if self._opened:
             return Ending.LOST
-        return self._problem or (Ending.DROPPED if self._connected else Ending.REFUSED)
+        return self._problem or (Ending.REFUSED if self._connected_at is None else Ending.DROPPED)
 
 
 def set_common_options(socket: zmq.Socket[Any], timing: Timing, largest_frame: int) -> None:

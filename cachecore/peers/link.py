@@ -177,6 +177,8 @@ class Link:
             entry = self._catalogue.find(key)
             if entry is None:
                 raise self._not_found(key)
+        if self._state == "LOST":
+            raise self._lost_error()
         if not entry.cache.usable:
             self._make_usable(entry.cache, deadline)
         return entry

@@ -146,6 +146,8 @@ class Peers:
                     f"listen is {text!r} and cannot be listened on: {error.strerror} (error {error.errno})"
                 ) from error
             sessions.serve(listener)
+            service.at_end(listener.close)
+            service.at_end(sessions.close)
             service.every(timing.ping_interval, sessions.check)
             service.every(timing.ping_interval / 4, listener.guard_door)
             return listener
@@ -215,13 +217,8 @@ class Peers:
         unsafe = [link for link in links if not _close_link(link, deadline)]
         service = self._service
         soon = max(deadline, time.monotonic() + 0.5)
-        if service is not None:
-            try:
-                service.call(partial(_close_owner, self._sessions, self._listener, self._door), soon)
-            except CacheError as error:
-                _logger.warning("the links did not close in order: %s", error)
-            if not service.stop(soon):
-                _logger.warning("the link service did not end before the deadline")
+        if service is not None and not service.stop(soon):
+            _logger.warning("the link service did not end before the deadline")
         self._worker.stop(soon)
         return tuple(unsafe)
 
@@ -461,7 +458,9 @@ class Peers:
 
             def set_up() -> Door:
                 service.every(interval, lambda: _retry_clean_ups(reference))
-                return Door()
+                door = Door()
+                service.at_end(door.close)
+                return door
 
             self._door = service.start(set_up, time.monotonic() + _START_SECONDS)
             self._service = self._schedule.service = service
@@ -521,14 +520,6 @@ def _close_link(link: Link, deadline: float) -> bool:
         link.abandon("the manager was closed")
         return link.released
     return True
-
-
-def _close_owner(sessions: Sessions, listener: Listener | None, door: Door | None) -> None:
-    sessions.close()
-    if listener is not None:
-        listener.close()
-    if door is not None:
-        door.close()
 
 
 def _fail_links(reference: weakref.ref[Peers], error: CacheError) -> None:

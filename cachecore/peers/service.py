@@ -46,6 +46,7 @@ class Service:
         self._open = True
         self._stopping = False
         self._failure: BaseException | None = None
+        self._at_end: list[Callable[[], None]] = []
         self._on_failure: list[Callable[[CacheError], None]] = []
         self._poller = zmq.Poller()
         self._callbacks: dict[Any, Callable[[], None]] = {}
@@ -196,6 +197,10 @@ class Service:
 
         cancel = self.every(seconds, run)
 
+    def at_end(self, function: Callable[[], None]) -> None:
+        """Run `function` when the thread ends, for whatever reason, before its sockets are closed. Service thread."""
+        self._at_end.append(function)
+
     def on_failure(self, function: Callable[[CacheError], None]) -> None:
         """Call `function` with the error if the thread fails, from the failing thread."""
         self._on_failure.append(function)
@@ -254,6 +259,11 @@ class Service:
                 _logger.exception("telling a waiter about the failure of %s failed", self._name)
 
     def _teardown(self) -> None:
+        for function in reversed(self._at_end):
+            try:
+                function()
+            except Exception:
+                _logger.exception("ending %s did not go in order", self._name)
         with self._lock:
             self._open = False
             self._queue.clear()
@@ -266,6 +276,7 @@ class Service:
         self._callbacks.clear()
         self._timers.clear()
         self._on_failure.clear()
+        self._at_end.clear()
         self.context.destroy()  # every socket has its own linger; sockets left open are closed here
 
     def _failure_error(self) -> CacheError:

@@ -79,7 +79,7 @@ def test_a_name_resolves_to_every_address_it_has(monkeypatch):
 
 
 def test_an_unknown_name_says_so():
-    with pytest.raises(LinkFailedError, match="no-such-host.invalid"):
+    with pytest.raises(LinkFailedError, match=r"no-such-host\.invalid"):
         resolve("address", "no-such-host.invalid:7", time.monotonic() + 60, lowest_port=1)
 
 

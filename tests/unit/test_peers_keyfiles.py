@@ -145,8 +145,8 @@ def test_a_user_without_a_home_gets_keys_and_nobody_elses(tmp_path_factory, monk
             [sys.executable, "-c", PRINT_PAIR.replace("; ", become)],
             env=environment,
             cwd="/",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
+            check=False,
             text=True,
             timeout=60,
         )

@@ -126,7 +126,7 @@ class Owner(threading.Thread):
                 self.reader, frame = self.router.recv_multipart()
                 message = decode_reader_message(frame)
                 self.heard.append(message)
-                if self.answers[type(message)] if type(message) in self.answers else False:
+                if self.answers.get(type(message), False):
                     self.outbox.append([encode(self.answer(message))])
         self.context.destroy(linger=0)
 

@@ -41,7 +41,7 @@ def test_a_key_finds_its_cache_and_entry(catalogue, key, expected):
 
 @pytest.mark.parametrize("key", [CacheKeyByIdAndIndex(9, 2, 3), CacheKey(9), CacheKey(9, req_id=5, prefix_id=5)])
 def test_keys_that_cannot_name_one_entry_are_refused(catalogue, key):
-    with pytest.raises(CacheValueError, match="batch entries|placeholder|both"):
+    with pytest.raises(CacheValueError, match=r"batch entries|placeholder|both"):
         catalogue.find(key)
 
 
