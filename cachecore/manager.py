@@ -12,33 +12,30 @@ from types import TracebackType
 from typing import Any
 
 from cachecore import _arguments as arguments
-from cachecore import plugins, pulls, rules, selection, tensors
+from cachecore import plugins, pulls, selection
 from cachecore.driver import BackendDriver
 from cachecore.engine import EngineBinding, PeerIdentity
 from cachecore.errors import (
     CacheBusyError,
     CacheNotFoundError,
-    CacheTimeoutError,
-    CacheValueError,
     ForkedProcessError,
     ManagerClosedError,
 )
 from cachecore.events import Event, Listeners
-from cachecore.offers import record_of
 from cachecore.peer import Peer
 from cachecore.peers import Peers, Security
-from cachecore.planning import CopyPlan
-from cachecore.registry import LocalCache, Registry, State, busy_error
-from cachecore.shape import CacheShape
+from cachecore.registrar import Registrar
+from cachecore.registry import Registry, State
+from cachecore.retirement import Retirement
+from cachecore.sources import Sources
 from cachecore.stats import Stats
-from cachecore.transfers import LocalSource, RemoteSource, Source, Transfers
+from cachecore.transfers import Transfers
 from cachecore.types import (
     BlocksCacheKey,
     Cache,
     CacheDesc,
     CacheKey,
     CacheKeyByIdAndIndex,
-    Placement,
 )
 
 __all__ = ["CacheManager"]
@@ -116,6 +113,11 @@ class CacheManager:
                 events=self._listeners.send,
                 bind_thread=self.backend.bind_thread,
             )
+            self._registrar = Registrar(
+                self._cluster_id, self.backend, self._registry, self._peers, self._engines, self._listeners
+            )
+            self._sources = Sources(self._cluster_id, self.backend, self._registry, self._peers)
+            self._retirement = Retirement(self.backend, self._registry, self._peers)
             self._peers.start()
         except BaseException:
             for running in reversed(self._engines):
@@ -195,14 +197,8 @@ class CacheManager:
             EngineError: A native registration failed; what was registered before it is undone.
         """
         self._enter()
-        addrs_checked, remote = self._checked(cache_desc, addrs, remote_accessible)
-        return self._register(
-            "register_cache",
-            cache_desc,
-            addrs_checked,
-            is_blocks=False,
-            keys=cache_keys,
-            remote_accessible=remote,
+        return self._registrar.register(
+            "register_cache", cache_desc, addrs, is_blocks=False, keys=cache_keys, remote_accessible=remote_accessible
         )
 
     def register_blocks_cache(
@@ -224,14 +220,13 @@ class CacheManager:
             As `register_cache`.
         """
         self._enter()
-        addrs_checked, remote = self._checked(cache_desc, addrs, remote_accessible)
-        return self._register(
+        return self._registrar.register(
             "register_blocks_cache",
             cache_desc,
-            addrs_checked,
+            addrs,
             is_blocks=True,
             blocks_key=blocks_cache_key,
-            remote_accessible=remote,
+            remote_accessible=remote_accessible,
         )
 
     def register_cache_tensors(
@@ -256,17 +251,14 @@ class CacheManager:
             As `register_cache`; later `AddressMovedError` from a transfer, when a tensor was resized.
         """
         self._enter()
-        views = self._views(tensors)
-        desc = self._inferred(views, batch_dim_index=batch_dim_index, seq_len_dim_index=seq_len_dim_index)
-        addrs, remote = self._checked(desc, [view.address for view in views], remote_accessible)
-        return self._register(
+        return self._registrar.register_tensors(
             "register_cache_tensors",
-            desc,
-            addrs,
+            tensors,
             is_blocks=False,
             keys=cache_keys,
-            remote_accessible=remote,
-            tensors=views,
+            remote_accessible=remote_accessible,
+            batch_dim_index=batch_dim_index,
+            seq_len_dim_index=seq_len_dim_index,
         )
 
     def register_blocks_tensors(
@@ -287,17 +279,12 @@ class CacheManager:
             As `register_cache_tensors`.
         """
         self._enter()
-        views = self._views(tensors)
-        desc = self._inferred(views)
-        addrs, remote = self._checked(desc, [view.address for view in views], remote_accessible)
-        return self._register(
+        return self._registrar.register_tensors(
             "register_blocks_tensors",
-            desc,
-            addrs,
+            tensors,
             is_blocks=True,
             blocks_key=blocks_cache_key,
-            remote_accessible=remote,
-            tensors=views,
+            remote_accessible=remote_accessible,
         )
 
     def unregister_cache(self, cache_id: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -316,16 +303,10 @@ class CacheManager:
         self._enter()
         deadline = arguments.deadline("timeout", timeout)
         number = arguments.integer("cache_id", cache_id, -(2**63), 2**64 - 1)
-        cache = self._registry.by_id(number)
-        if not cache.retirement.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise CacheTimeoutError(f"{cache} is being unregistered by another thread, which has not finished yet")
-        try:
-            if cache.state is State.GONE:
+        with self._retirement.retired([self._registry.by_id(number)], deadline) as caches:
+            if not caches:
                 raise CacheNotFoundError(f"cache_id is {number}, which another thread has just unregistered")
-            self._retire([cache], deadline)
-            self._registry.remove(cache)
-        finally:
-            cache.retirement.release()
+            self._registry.remove(caches[0])
         self._listeners.send(Event("unregistered", self._cluster_id, cache_id=number))
 
     # --- links ---------------------------------------------------------------------------------------------------
@@ -410,18 +391,10 @@ class CacheManager:
         deadline = arguments.deadline("timeout", timeout)
         layers = pulls.Layers(src_layer_range, dst_layer_range, tensor_num_per_layer)
         key = pulls.check_key("src_cache_key", src_cache_key)
-        target = self._target("dst_cache", dst_cache)
-        source, shape, entry, local = self._source(key, target, deadline)
-        plan, first = pulls.plan_pull_blocks(
-            shape,
-            target.shape,
-            None if isinstance(key, BlocksCacheKey) else entry,
-            src_blocks,
-            dst_blocks,
-            layers,
-            same_process=local,
-        )
-        self._pull(source, target, plan, first, deadline)
+        target = self._sources.target("dst_cache", dst_cache)
+        source = self._sources.find(key, target, deadline)
+        plan, first = pulls.plan_pull_blocks(source, target.shape, src_blocks, dst_blocks, layers)
+        self._transfers.pull(source, target, plan, first, deadline)
 
     def pull_cache(
         self,
@@ -456,10 +429,10 @@ class CacheManager:
         key = pulls.check_key("cache_key", cache_key)
         if isinstance(key, BlocksCacheKey):
             raise arguments.wrong_type("cache_key", key, "a CacheKey or CacheKeyByIdAndIndex; pull_blocks takes it")
-        target = self._target("cache", cache)
-        source, shape, entry, local = self._source(key, target, deadline)
-        plan, first = pulls.plan_pull_cache(shape, target.shape, entry, batch_index, size, layers, same_process=local)
-        self._pull(source, target, plan, first, deadline)
+        target = self._sources.target("cache", cache)
+        source = self._sources.find(key, target, deadline)
+        plan, first = pulls.plan_pull_cache(source, target.shape, batch_index, size, layers)
+        self._transfers.pull(source, target, plan, first, deadline)
 
     # --- closing -------------------------------------------------------------------------------------------------
 
@@ -480,14 +453,13 @@ class CacheManager:
             if self._closed:
                 return
             self._closing = True
-            caches = self._registry.caches()
-            self._retire(caches, deadline)
-            held = self._transfers.quarantine.wait_empty(deadline)
-            if held:
-                raise _unsafe("failed transfers may still be writing", held)
-            self._peers.close(deadline=deadline)
-            for cache in caches:
-                self._registry.remove(cache)
+            with self._retirement.retired(self._registry.caches(), deadline) as caches:
+                held = self._transfers.quarantine.wait_empty(deadline)
+                if held:
+                    raise _unsafe("failed transfers may still be writing", held)
+                self._peers.close(deadline=deadline)
+                for cache in caches:
+                    self._registry.remove(cache)
             unsafe = [region for running in self._engines for region in running.engine.close(deadline)]
             unsafe += self._registry.unsafe()
             self.backend.close()
@@ -516,79 +488,6 @@ class CacheManager:
             )
         if self._closing:
             raise ManagerClosedError(f"the manager of cluster {self._cluster_id} is closed; make a new one")
-
-    def _checked(self, desc: object, addrs: object, remote_accessible: object) -> tuple[tuple[int, ...], bool]:
-        arguments.instance("cache_desc", desc, CacheDesc)
-        assert isinstance(desc, CacheDesc)
-        checked = arguments.addresses(addrs, desc.num_tensors, desc.size)
-        return checked, rules.default_remote_accessible(remote_accessible, desc.placement)
-
-    def _register(self, function: str, desc: CacheDesc, addrs: tuple[int, ...], **details: Any) -> Cache:
-        def publish(cache: LocalCache) -> None:
-            if cache.remote_accessible:
-                self._peers.publish([record_of(cache, self._engines)])
-
-        cache = self._registry.register(function, desc, addrs, joined=publish, **details).cache
-        self._listeners.send(Event("registered", self._cluster_id, cache_id=cache.cache_id, detail=repr(desc)))
-        return cache
-
-    def _views(self, given: object) -> list[tensors.TensorView]:
-        views = tensors.infer(given)
-        tensors.same_geometry(views)
-        return views
-
-    def _inferred(
-        self, views: Sequence[tensors.TensorView], *, batch_dim_index: int = 0, seq_len_dim_index: int = -1
-    ) -> CacheDesc:
-        first = views[0]
-        self.backend.bind_thread()
-        possible = self.backend.describe([(first.address, first.nbytes)])[0].placements
-        # Where the runtime cannot tell it is host memory; on a plain host, which allows both, it is the device's.
-        placement = Placement.DEVICE if possible and Placement.DEVICE in possible else Placement.HOST
-        return CacheDesc(
-            len(views),
-            list(first.shape),
-            first.data_type,
-            placement,
-            batch_dim_index=batch_dim_index,
-            seq_len_dim_index=seq_len_dim_index,
-        )
-
-    def _target(self, name: str, cache: object) -> LocalCache:
-        arguments.instance(name, cache, Cache)
-        assert isinstance(cache, Cache)
-        target = self._registry.get(cache, name)
-        if target.tensors:
-            tensors.check_unmoved(target.tensors)
-        return target
-
-    def _source(
-        self, key: CacheKey | BlocksCacheKey | CacheKeyByIdAndIndex, target: LocalCache, deadline: float
-    ) -> tuple[Source, CacheShape, int, bool]:
-        if key.cluster_id == self._cluster_id:
-            own, index = self._registry.by_key(key)
-            return LocalSource(self.backend, self._registry, own), own.shape, index, True
-        link = self._peers.get(key.cluster_id)
-        remote, index = link.lookup(key, deadline=deadline)
-        if link.engine is not None and not target.remote_accessible:
-            raise CacheValueError(
-                f"{target} was registered with remote_accessible=False and cannot take part in a transfer between "
-                "processes; register it with remote_accessible=True"
-            )
-        return RemoteSource(self.backend, link, remote), remote.shape, index, link.engine is None
-
-    def _pull(self, source: Source, target: LocalCache, plan: CopyPlan, first: int, deadline: float) -> None:
-        self._transfers.pull(source, target, plan, first, deadline)
-
-    def _retire(self, caches: Sequence[LocalCache], deadline: float) -> None:
-        for cache in caches:
-            self._registry.retire(cache)
-        remote = [cache.cache.cache_id for cache in caches if cache.remote_accessible]
-        if remote:
-            self._peers.retire(remote, deadline=deadline)
-        busy = self._registry.wait_idle(caches, deadline)
-        if busy:
-            raise busy_error(busy, (), "transfers of this process have not ended")
 
 
 def _unsafe(why: str, ranges: Sequence[tuple[int, int]] | list[tuple[int, int]]) -> CacheBusyError:

@@ -7,6 +7,7 @@ from cachecore import rules
 from cachecore.errors import CacheIncompatibleError, CacheValueError
 from cachecore.planning import CopyPlan, Geometry, plan_blocks, plan_entry, plan_entry_to_blocks
 from cachecore.shape import CacheShape
+from cachecore.sources import Source
 from cachecore.types import NO_ID, BlocksCacheKey, CacheKey, CacheKeyByIdAndIndex
 
 __all__ = ["Layers", "check_key", "plan_pull_blocks", "plan_pull_cache"]
@@ -65,25 +66,16 @@ def check_key(name: str, key: object) -> CacheKey | BlocksCacheKey | CacheKeyByI
 
 
 def plan_pull_blocks(
-    source: CacheShape,
-    target: CacheShape,
-    batch_index: int | None,
-    src_blocks: object,
-    dst_blocks: object,
-    layers: Layers,
-    *,
-    same_process: bool,
+    source: Source, target: CacheShape, src_blocks: object, dst_blocks: object, layers: Layers
 ) -> tuple[CopyPlan, int]:
     """Plan a `pull_blocks`.
 
     Args:
-        source: The cache the key names.
+        source: What the key names.
         target: The destination cache.
-        batch_index: None for a BlocksCacheKey; else the batch entry of a contiguous source.
         src_blocks: Blocks of the source; empty unless it is paged.
         dst_blocks: Blocks of the target.
         layers: Layers of both.
-        same_process: Whether both are memory of this process.
 
     Returns:
         The plan and the tensor index of its first pair in the target.
@@ -93,47 +85,38 @@ def plan_pull_blocks(
     """
     if not target.is_blocks:
         raise CacheIncompatibleError(f"dst_cache is {target.owner}, which is not paged; use pull_cache for it")
-    _check_same_type(source, target)
-    (src_first, src_last), (dst_first, dst_last) = layers.tensors(source, target)
+    _check_same_type(source.shape, target)
+    (src_first, src_last), (dst_first, dst_last) = layers.tensors(source.shape, target)
     local = _part(target.blocks, target, dst_first, dst_last)
-    if batch_index is None:
-        remote = _part(source.blocks, source, src_first, src_last)
-        return plan_blocks(local, remote, dst_blocks, src_blocks, same_process=same_process), dst_first
+    if source.entry is None:
+        remote = _part(source.shape.blocks, source.shape, src_first, src_last)
+        return plan_blocks(local, remote, dst_blocks, src_blocks, same_process=source.same_process), dst_first
     arguments.not_none("src_blocks", src_blocks)
     if not hasattr(src_blocks, "__len__") or len(src_blocks):
         raise CacheValueError(
             f"src_blocks is {src_blocks!r:.80} and the key names an entry of a contiguous cache, which has no blocks; "
             "leave src_blocks out"
         )
-    _check_contiguous(source)
-    remote = _part(source.entries, source, src_first, src_last)
-    plan = plan_entry_to_blocks(local, remote, dst_blocks, batch_index, same_process=same_process)
-    return plan, dst_first
+    remote = _entries(source.shape, src_first, src_last)
+    return plan_entry_to_blocks(local, remote, dst_blocks, source.entry, same_process=source.same_process), dst_first
 
 
 def plan_pull_cache(
-    source: CacheShape,
-    target: CacheShape,
-    src_batch_index: int,
-    dst_batch_index: object,
-    size: object,
-    layers: Layers,
-    *,
-    same_process: bool,
+    source: Source, target: CacheShape, batch_index: object, size: object, layers: Layers
 ) -> tuple[CopyPlan, int]:
     """Plan a `pull_cache`: the first `size` bytes of one batch entry; see `plan_pull_blocks`."""
     if target.is_blocks:
         raise CacheIncompatibleError(f"cache is {target.owner}, which is paged; use pull_blocks for it")
-    _check_contiguous(source)
-    _check_same_type(source, target)
-    (src_first, src_last), (dst_first, dst_last) = layers.tensors(source, target)
+    _check_same_type(source.shape, target)
+    (src_first, src_last), (dst_first, dst_last) = layers.tensors(source.shape, target)
+    assert source.entry is not None, "a BlocksCacheKey was refused before"
     plan = plan_entry(
         _part(target.entries, target, dst_first, dst_last),
-        _part(source.entries, source, src_first, src_last),
-        arguments.integer("batch_index", dst_batch_index, 0, 2**32 - 1),
-        src_batch_index,
+        _entries(source.shape, src_first, src_last),
+        arguments.integer("batch_index", batch_index, 0, 2**32 - 1),
+        source.entry,
         size=arguments.integer("size", size, -1, 2**64 - 1),
-        same_process=same_process,
+        same_process=source.same_process,
     )
     return plan, dst_first
 
@@ -144,11 +127,12 @@ def _part(geometry: Geometry, shape: CacheShape, first: int, last: int) -> Geome
     return geometry.part(first, last)
 
 
-def _check_contiguous(source: CacheShape) -> None:
+def _entries(source: CacheShape, first: int, last: int) -> Geometry:
     if source.is_blocks:
         raise CacheIncompatibleError(
             f"the key names {source.owner}, which is paged and has no entries; use pull_blocks with its BlocksCacheKey"
         )
+    return _part(source.entries, source, first, last)
 
 
 def _check_same_type(source: CacheShape, target: CacheShape) -> None:

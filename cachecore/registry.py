@@ -32,6 +32,10 @@ from cachecore.types import BlocksCacheKey, Cache, CacheDesc, CacheKey, CacheKey
 __all__ = ["LocalCache", "LocalRegion", "Registry", "State"]
 
 
+#: Addresses over both register functions, from the vendor's register page; used where a driver does not know better.
+_DOCUMENTED_BUDGET = 240
+
+
 class State(enum.Enum):
     """Life of a registered cache. RETIRING refuses new transfers and keeps the memory registered."""
 
@@ -76,6 +80,7 @@ class LocalCache:
         "shape",
         "state",
         "tensors",
+        "withdrawn",
     )
 
     def __init__(
@@ -106,6 +111,8 @@ class LocalCache:
         self.regions = tuple(regions)
         self.state = State.LIVE
         self.running = 0
+        #: Whether no peer uses it and none will: the catalogue no longer has it.
+        self.withdrawn = not remote_accessible
         #: Held by the one thread that is unregistering it.
         self.retirement = threading.Lock()
 
@@ -130,7 +137,12 @@ class Registry:
         self._driver = driver
         self._engines = tuple(engines)
         self._policies = tuple(policies)
-        self._limit = driver.capabilities().address_budget.value_or(240)
+        limits = driver.capabilities()
+        self._address_budget = limits.address_budget.value_or(_DOCUMENTED_BUDGET)
+        self._byte_limits = {
+            Placement.DEVICE: limits.max_registered_device_bytes.value_or(None),
+            Placement.HOST: limits.max_registered_host_bytes.value_or(None),
+        }
         # Two locks: registering and deregistering natively is slow and must not stop transfers from being counted.
         self._native = threading.Lock()
         self._lock = threading.Lock()
@@ -175,12 +187,20 @@ class Registry:
             with self._lock:
                 caches = list(self._caches.values())
                 regions = list(self._regions.values())
-            rules.check_budget(sum(len(c.addrs) for c in caches), len(addrs), self._limit)
+            rules.check_budget(sum(len(c.addrs) for c in caches), len(addrs), self._address_budget)
             checked_key = rules.checked_blocks_key(
                 blocks_key, self._cluster_id, [c.blocks_key for c in caches if c.blocks_key is not None]
             )
             checked_keys = rules.checked_cache_keys(keys, desc, self._cluster_id, [k for c in caches for k in c.keys])
             rules.check_no_overlap(new, [self._owned(region, caches) for region in regions])
+            same = [region for region in regions if region.placement is desc.placement]
+            known = {(region.base, region.nbytes) for region in same}
+            rules.check_bytes(
+                desc.placement,
+                sum(region.nbytes for region in same),
+                sum(nbytes for base, nbytes in ranges if (base, nbytes) not in known),
+                self._byte_limits[desc.placement],
+            )
             self._check_memory(function, desc.placement, ranges, remote_accessible)
             return self._join(desc, addrs, is_blocks, checked_key, checked_keys, remote_accessible, tensors, joined)
 

@@ -25,6 +25,7 @@ from cachecore.types import BlocksCacheKey, CacheDesc, CacheKey, Placement
 __all__ = [
     "OwnedRange",
     "check_budget",
+    "check_bytes",
     "check_layers",
     "check_mapped",
     "check_no_overlap",
@@ -62,6 +63,25 @@ def check_budget(used: int, asked: int, limit: int) -> None:
             used=used,
             asked=asked,
             limit=limit,
+        )
+
+
+def check_bytes(placement: Placement, used: int, asked: int, limit: int | None) -> None:
+    """Refuse more registered bytes of one placement than the product can hold.
+
+    Args:
+        placement: Which memory.
+        used: Bytes of it that are registered now.
+        asked: Bytes of it this call would add; a range that is registered already adds nothing.
+        limit: The driver's limit in bytes, None = none.
+
+    Raises:
+        CacheValueError: With the limit, how many are used, asked for and left.
+    """
+    if limit is not None and used + asked > limit:
+        raise CacheValueError(
+            f"addrs asks for {asked} bytes of {placement.name} memory; {used} of {limit} are registered, "
+            f"{limit - used} are left. Unregister a cache, or register a smaller one"
         )
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import NoReturn
 
 from cachecore.driver import BackendDriver
-from cachecore.engine import Operation
 from cachecore.errors import (
     CacheError,
     LinkLostError,
@@ -22,120 +21,10 @@ from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
 from cachecore.planning import CopyPlan
 from cachecore.quarantine import Quarantine
 from cachecore.registry import LocalCache, Registry
+from cachecore.sources import Source
 from cachecore.stats import PullCounters
 
-if TYPE_CHECKING:
-    from cachecore.peers import Link, RemoteCache
-
-__all__ = ["LocalSource", "RemoteSource", "Source", "Transfers"]
-
-
-class Source(Protocol):
-    """Where a pull reads from."""
-
-    def begin(self) -> None:
-        """Count a transfer that reads it; raises when it takes no new one."""
-
-    def end(self, quiescent: bool) -> None:
-        """Count the end; with `quiescent` False `settled` follows when nothing is under way any more."""
-
-    def settled(self) -> None:
-        """The transfer that `end(False)` reported has stopped."""
-
-    def ready(self, deadline: float) -> None:
-        """Wait until what is read can be trusted; raises LinkLostError at the deadline."""
-
-    def read(self, plan: CopyPlan, deadline: float) -> tuple[Outcome, Callable[[object], bool]]:
-        """Move the plan; returns the outcome and the function that judges its ticket."""
-
-    def state_after(self, outcome: Outcome) -> str:
-        """State of the link after a failure: "LINKED", "STALLED" or "LOST"."""
-
-
-class LocalSource:
-    """A cache of the same manager: no link, no lease, one copy within the process."""
-
-    def __init__(self, driver: BackendDriver, registry: Registry, cache: LocalCache) -> None:
-        self._driver = driver
-        self._registry = registry
-        self._cache = cache
-
-    def __str__(self) -> str:
-        return f"{self._cache} of this manager"
-
-    def begin(self) -> None:
-        """See `Source.begin`."""
-        self._registry.begin(self._cache)
-
-    def end(self, quiescent: bool) -> None:
-        """See `Source.end`."""
-        if quiescent:
-            self.settled()
-
-    def settled(self) -> None:
-        """See `Source.settled`."""
-        self._registry.end(self._cache)
-
-    def ready(self, deadline: float) -> None:
-        """A cache of this process can always be trusted."""
-
-    def read(self, plan: CopyPlan, deadline: float) -> tuple[Outcome, Callable[[object], bool]]:
-        """See `Source.read`."""
-        return self._driver.copy(plan, deadline), self._driver.quiescent
-
-    def state_after(self, outcome: Outcome) -> str:
-        """A process is always linked to itself."""
-        return "LINKED"
-
-
-class RemoteSource:
-    """A cache of a linked peer."""
-
-    def __init__(self, driver: BackendDriver, link: Link, remote: RemoteCache) -> None:
-        self._driver = driver
-        self._link = link
-        self._remote = remote
-
-    def __str__(self) -> str:
-        return f"cluster {self._link.identity.cluster_id}"
-
-    def begin(self) -> None:
-        """See `Source.begin`."""
-        self._link.begin(self._remote)
-
-    def end(self, quiescent: bool) -> None:
-        """See `Source.end`."""
-        self._link.end(self._remote, quiescent)
-
-    def settled(self) -> None:
-        """See `Source.settled`."""
-        self._link.settled(self._remote)
-
-    def ready(self, deadline: float) -> None:
-        """Wait for the lease."""
-        link = self._link
-        if link.lease_holds() or link.wait_for_lease(deadline):
-            return
-        state = link.state
-        what = "its process does not answer" if state == "STALLED" else "the connection ended"
-        raise LinkLostError(
-            f"the lease of {self} ended and was not renewed before the deadline: {what}. "
-            "What was read since cannot be trusted; link() again when the peer is back",
-            state="STALLED" if state == "STALLED" else "LOST",
-        )
-
-    def read(self, plan: CopyPlan, deadline: float) -> tuple[Outcome, Callable[[object], bool]]:
-        """See `Source.read`."""
-        engine = self._link.engine
-        if engine is None:  # the peer is a manager of this process
-            return self._driver.copy(plan, deadline), self._driver.quiescent
-        return engine.transfer(self._link.identity, plan, Operation.READ, deadline), engine.quiescent
-
-    def state_after(self, outcome: Outcome) -> str:
-        """See `Source.state_after`."""
-        if outcome.cause is FailureCause.PEER_GONE:
-            self._link.report_gone(outcome.message)
-        return self._link.state
+__all__ = ["Transfers"]
 
 
 class Transfers:

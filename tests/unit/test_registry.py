@@ -1,10 +1,12 @@
 """Registration is all or nothing over every engine, counted by region, and undone only when nothing uses it."""
 
+import dataclasses
 import threading
 import time
 
 import pytest
 
+from cachecore.driver import Capability
 from cachecore.engine import EngineBinding, Registration
 from cachecore.errors import (
     AddressBudgetError,
@@ -168,6 +170,23 @@ def test_the_budget_counts_both_kinds_and_is_freed_by_unregistering(driver):
         register(registry, addrs[240:])
     registry.remove(blocks)
     register(registry, addrs[240:])
+
+
+def test_the_byte_limit_of_the_driver_counts_each_region_once(driver, memory):
+    class Small(ReferenceDriver):
+        def capabilities(self):
+            return dataclasses.replace(
+                super().capabilities(), max_registered_device_bytes=Capability(4 * PAGE, "a test")
+            )
+
+    registry = Registry(1, Small(), [], [])
+    pages = [memory + i * PAGE for i in range(5)]
+    first = register(registry, pages[:3])
+    register(registry, pages[:3])  # the same memory again adds nothing
+    register(registry, pages[3:], placement=Placement.HOST)  # the other placement has a limit of its own
+    with pytest.raises(ValueError, match=f"asks for {2 * PAGE} bytes of DEVICE memory; {3 * PAGE} of {4 * PAGE} are"):
+        register(registry, [memory + 8 * PAGE, memory + 9 * PAGE])
+    assert registry.usage()[0] == 3 and first in registry.caches()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from cachecore.errors import CacheBusyError, CacheNotFoundError, LinkLostError, 
 from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
 from cachecore.planning import Geometry, plan_blocks
 from cachecore.registry import Registry
+from cachecore.sources import RemoteSource
 from cachecore.testing.reference import ReferenceDriver
-from cachecore.transfers import RemoteSource, Transfers
+from cachecore.transfers import Transfers
 from cachecore.types import CacheDesc, DataType, Placement
 
 PAGE = 4096
@@ -51,7 +52,7 @@ class Link:
         self.leases = []
 
     def begin(self, remote):
-        if remote == "retiring":
+        if remote.retiring:
             raise CacheNotFoundError("it is retiring")
         self.begun += 1
 
@@ -88,9 +89,10 @@ class Setup:
         self.engine = Engine()
         self.link = Link(self.engine)
 
-    def pull(self, dst=(0, 1, 3), remote="remote", deadline=FAR):
+    def pull(self, dst=(0, 1, 3), retiring=False, deadline=FAR):
         plan = plan_blocks(self.target.shape.blocks, geometry([1 << 40, 1 << 41]), list(dst), list(range(len(dst))))
-        source = RemoteSource(self.driver, self.link, remote)
+        remote = SimpleNamespace(shape=None, retiring=retiring)
+        source = RemoteSource(self.driver, self.link, remote, None)
         self.transfers.pull(source, self.target, plan, 10, deadline)
 
     def nothing_counted(self):
@@ -162,7 +164,7 @@ def test_a_lease_renewed_in_time_is_a_success(setup):
 
 def test_nothing_starts_on_what_is_retiring(setup):
     with pytest.raises(CacheNotFoundError):
-        setup.pull(remote="retiring")
+        setup.pull(retiring=True)
     setup.registry.retire(setup.target)
     with pytest.raises(CacheNotFoundError):
         setup.pull()
