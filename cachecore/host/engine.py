@@ -9,14 +9,12 @@ Between processes of one user the library enforces bounds; the kernel permits ev
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
@@ -36,10 +34,11 @@ from cachecore.engine import (
 from cachecore.errors import CacheValueError, EngineError, ForkedProcessError, LinkFailedError
 from cachecore.host.driver import HostDriver
 from cachecore.host.identity import Process, check_deadline, decode_endpoint, make_endpoint
-from cachecore.host.link import Link, View
+from cachecore.host.link import Link
+from cachecore.host.moves import move
 from cachecore.host.permissions import advice
-from cachecore.host.results import outcome_of
-from cachecore.host.sharing import BlockServer, SharedRange, fetch, new_socket_name
+from cachecore.host.registrations import Registrations
+from cachecore.host.sharing import BlockServer, fetch, new_socket_name
 from cachecore.outcome import FailureCause, Outcome
 from cachecore.planning import CopyPlan
 from cachecore.types import Placement
@@ -72,15 +71,12 @@ class LocalEngine(TransferEngine):
         self._pid = os.getpid()
         self._threads = threads
         self._host = driver if isinstance(driver, HostDriver) else None
-        placements = list(Placement) if self._host is not None else [Placement.HOST]
-        self._placements = frozenset((here, there) for here in placements for there in placements)
+        self._placements = frozenset(Placement) if self._host is not None else frozenset({Placement.HOST})
+        self._registrations = Registrations(None if self._host is None else self._host.blocks, self._placements)
         self._nonce = _core.Nonce()
         self._endpoint = make_endpoint(new_socket_name(), self._nonce)
         self._server: BlockServer | None = None
         self._lock = threading.Lock()
-        self._live: dict[int, Registration] = {}
-        self._offered: Counter[int] = Counter()
-        self._count = 0
         self._links: dict[PeerIdentity, Link] = {}
         self._leaving: list[tuple[PeerIdentity, Link]] = []
         self._watched: dict[PeerIdentity, Process] = {}
@@ -88,8 +84,9 @@ class LocalEngine(TransferEngine):
 
     def capabilities(self) -> EngineCapabilities:
         """What system calls and shared memory can do."""
+        pairs = frozenset((here, there) for here in self._placements for there in self._placements)
         return EngineCapabilities(
-            placement_pairs=Capability(self._placements, _HERE),
+            placement_pairs=Capability(pairs, _HERE),
             max_chunks_per_call=Capability(None, f"{_HERE}: it takes plans and makes its own batches"),
             register_while_linked=Capability(True, _HERE),
             deregister_while_linked=Capability(True, _HERE),
@@ -104,54 +101,16 @@ class LocalEngine(TransferEngine):
     def register(self, regions: Sequence[Region]) -> list[Registration]:
         """Note what may be reached; memory of the host driver gets a descriptor by which peers can map it."""
         self._check_open()
-        mappings = _core.describe_mappings([(region.base, region.nbytes) for region in regions])
-        parts = [self._part(i, region, found) for i, (region, found) in enumerate(zip(regions, mappings, strict=True))]
-        made = []
-        with self._lock:
-            for region, part in zip(regions, parts, strict=True):
-                self._count += 1
-                descriptor = b"" if part is None else msgspec.msgpack.encode(part)
-                made.append(Registration(region, descriptor, (self._count, None if part is None else part.block)))
-                self._live[self._count] = made[-1]
-                if part is not None:
-                    self._offered[part.block] += 1
-        return made
-
-    def _part(self, index: int, region: Region, mapping: _core.RangeMapping) -> SharedRange | None:
-        where = f"regions[{index}] ({region.nbytes} bytes at {region.base:#x})"
-        if (region.placement, region.placement) not in self._placements:
-            raise EngineError(f"{where} is {region.placement.name} memory, which {self.wire_id} cannot move")
-        if mapping.special or not mapping.accessible:
-            raise EngineError(
-                f"{where} could not be registered: {mapping.fault_address or region.base:#x} is "
-                f"{'memory of a device' if mapping.special else mapping.permissions}; it must be ordinary memory, "
-                "mapped readable and writable",
-                operation="register",
-                code=errno.EFAULT,
-            )
-        block = None if self._host is None else self._host.blocks.find(region.base, region.nbytes)
-        return None if block is None else SharedRange(block.number, region.base - block.address, block.nbytes)
+        return self._registrations.add(regions)
 
     def deregister(self, registration: Registration) -> None:
         """Hand the memory out no more. Peers stop because the core tells them, not because they must."""
-        with self._lock:
-            number, block = registration.token if isinstance(registration.token, tuple) else (0, None)
-            if self._live.get(number) is not registration:
-                raise CacheValueError(f"registration is {registration}, which is not live in this engine")
-            del self._live[number]
-            if block is not None:
-                self._offered[block] -= 1
-                self._offered += Counter()  # drops what is zero
+        self._registrations.remove(registration)
 
     @property
     def live_regions(self) -> int:
         """Registrations not undone."""
-        return len(self._live)
-
-    def _duplicate(self, block: int) -> int | None:
-        with self._lock:
-            offered = self._offered[block] > 0
-        return self._host.blocks.duplicate(block) if offered and self._host is not None else None
+        return len(self._registrations)
 
     def endpoint(self) -> bytes:
         """Who this process is, and its socket, which is opened by the first call."""
@@ -159,7 +118,9 @@ class LocalEngine(TransferEngine):
         with self._lock:
             if self._server is None:
                 try:
-                    self._server = BlockServer(self._endpoint.socket, self._endpoint.nonce, self._duplicate)
+                    self._server = BlockServer(
+                        self._endpoint.socket, self._endpoint.nonce, self._registrations.duplicate
+                    )
                 except OSError as error:
                     raise EngineError(
                         f"the socket that hands memory to peers could not be opened: {error}",
@@ -292,36 +253,9 @@ class LocalEngine(TransferEngine):
             return Outcome.untouched_by(FailureCause.PEER_GONE, plan.chunks, message=f"{peer} is not connected")
         number, view = begun
         try:
-            return self._move(link, view, plan, op, deadline, cancel)
+            return move(link, view, self._host, plan, op, deadline, cancel, self._threads)
         finally:
             link.end(number)
-
-    def _move(
-        self, link: Link, view: View, plan: CopyPlan, op: Operation, deadline: float, cancel: CancelToken | None
-    ) -> Outcome:
-        pid = link.process.pid
-        flag = None if cancel is None else cancel.flag
-        write = op is Operation.WRITE
-        what = f"{'writing to' if write else 'reading from'} process {pid}"
-        mapped = _core.map_plan(plan, view.mapped, write) if view.mapped else None
-        if mapped is not None:
-            if link.process.alive is False:  # its memory would still be there
-                return Outcome.untouched_by(FailureCause.PEER_GONE, plan.chunks, message=f"process {pid} has ended")
-            # The caller's own addresses are his word only: without the kernel's checks nothing but our own memory.
-            owned = self._host is not None and self._host.owns(plan, local=True)
-            copy = _core.memcpy_plan if owned else _core.vm_copy
-            report = copy(mapped, deadline, flag, threads=self._threads)
-            return outcome_of(report, plan, what, swapped=write, advice=_SELF_ADVICE)
-        if not _core.plan_within(plan, view.regions, False):
-            return Outcome.untouched_by(
-                FailureCause.REMOTE_FAULT,
-                plan.chunks,
-                message=f"{what} was refused: the plan leaves the regions that the peer registered",
-            )
-        move = _core.vm_write if write else _core.vm_read
-        endpoint = link.endpoint
-        report = move(plan, pid, endpoint.nonce_address, endpoint.nonce, deadline, flag, threads=self._threads)
-        return outcome_of(report, plan, what, advice=advice(pid) if report.cause == "not permitted" else "")
 
     def quiescent(self, ticket: object) -> bool:
         """True: nothing runs after `transfer` has returned."""
@@ -349,12 +283,10 @@ class LocalEngine(TransferEngine):
             self._server.close()
             self._server = None
         self._nonce.close()
-        plans = [plan for link in self._busy(leaving, deadline) for plan in link.running]
-        if not plans:
-            with self._lock:
-                self._live.clear()
-                self._offered.clear()
-        return [region for plan in plans for region in _local_regions(plan)]
+        busy = self._busy(leaving, deadline)
+        if not busy:
+            self._registrations.clear()
+        return [region for link in busy for region in link.regions_in_use()]
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -369,20 +301,6 @@ class LocalEngine(TransferEngine):
 
     def __repr__(self) -> str:
         return f"<LocalEngine {self.live_regions} regions, {len(self._links)} peers>"
-
-
-_SELF_ADVICE: Final = "A seccomp filter forbids process_vm_readv; allow it, or use memory that cachecore allocated"
-
-
-def _local_regions(plan: CopyPlan) -> list[Region]:
-    """What of this side a plan touches, from the first to the last byte of each tensor."""
-    found = []
-    for bases, runs in plan.groups():
-        spans = [(offset, offset + nbytes) for offset, _, nbytes in cast("list[list[int]]", runs.tolist())]
-        start, end = min(low for low, _ in spans), max(high for _, high in spans)
-        for local, _ in cast("list[list[int]]", bases.tolist()):
-            found.append(Region(local + start, end - start, Placement.HOST))
-    return found
 
 
 def create_engine(driver: BackendDriver, options: Mapping[str, object]) -> TransferEngine:

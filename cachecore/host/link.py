@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import struct
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 
 from cachecore import _core
 from cachecore._core import SharedBlock
-from cachecore.engine import RemoteRegion
+from cachecore.engine import Region, RemoteRegion
 from cachecore.errors import CacheError, LinkFailedError
 from cachecore.host.identity import Endpoint, Process
 from cachecore.host.sharing import SharedRange, fetch
 from cachecore.planning import CopyPlan
+from cachecore.types import Placement
 
 __all__ = ["Link", "View"]
-
-_log = logging.getLogger("cachecore")
 
 
 @dataclass(frozen=True)
@@ -127,11 +126,17 @@ class Link:
             del self._running[number]
             self._idle.notify_all()
 
-    @property
-    def running(self) -> Sequence[CopyPlan]:
-        """Plans of running transfers."""
+    def regions_in_use(self) -> list[Region]:
+        """What of this side running transfers touch, from the first to the last byte of each tensor."""
         with self._idle:
-            return list(self._running.values())
+            plans = list(self._running.values())
+        found = []
+        for bases, runs in (group for plan in plans for group in plan.groups()):
+            spans = [(offset, offset + nbytes) for offset, _, nbytes in cast("list[list[int]]", runs.tolist())]
+            start, end = min(low for low, _ in spans), max(high for _, high in spans)
+            for local, _ in cast("list[list[int]]", bases.tolist()):
+                found.append(Region(local + start, end - start, Placement.HOST))
+        return found
 
     def close(self, deadline: float) -> bool:
         """Begin no more transfers, and wait for those that run. Can be repeated; True when none is left."""

@@ -165,6 +165,27 @@ def test_mappings_come_once_and_go_with_the_last_region(peer, side):
     assert mapped_files() == before
 
 
+def test_more_blocks_than_one_message_carries(peer, side):
+    """A model's cache is one block a tensor; descriptors are not kept."""
+    blocks = [peer.allocate(PAGE) for _ in range(150)]
+    for number, block in enumerate(blocks):
+        peer.write(block, number.to_bytes(8, "little"))
+    before = mapped_files(), len(os.listdir("/proc/self/fd"))
+    regions = peer.register([(block, PAGE) for block in blocks])
+    side.engine.connect(peer.identity, peer.endpoint, regions, soon())
+    assert mapped_files() == before[0] + len(blocks)
+    assert len(os.listdir("/proc/self/fd")) == before[1] + 1, "more than the pidfd was kept"
+    local = side.memory.map(8 * len(blocks))
+    plan = plan_blocks(
+        Geometry([local + 8 * i for i in range(len(blocks))], blocks=1, block_bytes=8),
+        Geometry(blocks, blocks=1, block_bytes=8),
+        [0],
+        [0],
+    )
+    assert side.engine.transfer(peer.identity, plan, Operation.READ, soon()).state is OutcomeState.DONE
+    assert side.memory.read(local, 8 * len(blocks)) == b"".join(i.to_bytes(8, "little") for i in range(len(blocks)))
+
+
 def test_a_running_transfer_keeps_its_mapping(peer, side):
     """A region that is taken out meanwhile is unmapped when the transfer has ended, not under it."""
     region = shared(peer)
