@@ -44,7 +44,7 @@ class Ending(enum.Enum):
     """How a connection ended."""
 
     REFUSED = "nobody listens there, or it cannot be reached"
-    SILENT = "the connection was accepted and then nothing came"
+    SILENT = "nothing came from there in time"
     KEYS = "the listener does not admit this key"
     MECHANISM = "one side uses keys and the other does not, or it is no manager"
     DROPPED = "the listener closed the connection during the exchange of keys"
@@ -82,6 +82,7 @@ class Channel:
         self._on_open, self._on_frames, self._on_end = on_open, on_frames, on_end
         self._opened = self._closed = False
         self._connected_at: float | None = None
+        self._dialed_at = time.monotonic()
         self._patience = timing.handshake / 2
         self._problem: Ending | None = None
         self._socket = service.context.socket(zmq.DEALER)
@@ -100,6 +101,8 @@ class Channel:
             service.watch(self._socket, self._readable)
             service.watch(self._monitor, self.read_events)
             self._socket.connect(f"tcp://{address}")
+            # ZeroMQ says nothing when it could not even open a TCP socket.
+            service.after(2 * timing.handshake + 0.5, self._give_up)
         except BaseException:
             self.close()
             raise
@@ -175,7 +178,16 @@ class Channel:
     def _ending(self) -> Ending:
         if self._opened:
             return Ending.LOST
-        return self._problem or (Ending.REFUSED if self._connected_at is None else Ending.DROPPED)
+        if self._problem is not None:
+            return self._problem
+        if self._connected_at is not None:
+            return Ending.DROPPED
+        return Ending.SILENT if time.monotonic() - self._dialed_at > self._patience else Ending.REFUSED
+
+    def _give_up(self) -> None:
+        if not (self._opened or self._closed):
+            self.close()
+            self._on_end(Ending.SILENT)
 
 
 def set_common_options(socket: zmq.Socket[Any], timing: Timing, largest_frame: int) -> None:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cachecore.peers.listener import Listener
 
 __all__ = ["FOR_ONE_LINK", "DescriptorReserve", "Door", "available"]
 
@@ -61,27 +64,34 @@ class Door:
     def __init__(self) -> None:
         self._reserve = DescriptorReserve()
         self._holders = 0
-        self._shut = False
-        self.shut_listener: Callable[[bool], None] | None = None
+        self._listener: Listener | None = None
 
-    def hold(self) -> None:
-        """A link is about to take its descriptors. Each `hold` needs its `let_go`."""
-        self._holders += 1
-        if not self._shut and not available(2 * FOR_ONE_LINK):
-            self._shut = True
-            if self.shut_listener is not None:
-                self.shut_listener(True)
+    def guard(self, listener: Listener) -> None:
+        """Shut this listener's door when descriptors are short."""
+        self._listener = listener
+
+    def hold(self) -> bool:
+        """A link is about to take its descriptors. Returns whether it may: if not, ask again in a moment.
+
+        After True, `let_go` must follow.
+        """
+        if not available(2 * FOR_ONE_LINK):
+            if self._listener is not None:
+                self._listener.hold_door(True)
+                # Those who wait already would take what the reserve gives back. They end with the handshake time.
+                if self._listener.somebody_waits:
+                    return False
             self._reserve.release()
+        self._holders += 1
+        return True
 
     def let_go(self) -> None:
         """The link has them, or has failed."""
         self._holders -= 1
         if self._holders == 0:
             self._reserve.refill()
-            if self._shut:
-                self._shut = False
-                if self.shut_listener is not None:
-                    self.shut_listener(False)
+            if self._listener is not None:
+                self._listener.hold_door(False)
 
     def close(self) -> None:
         """Give the reserve back for good."""

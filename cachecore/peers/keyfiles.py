@@ -16,7 +16,7 @@ from pathlib import Path
 
 import zmq
 
-from cachecore.errors import AuthenticationError
+from cachecore.errors import AuthenticationError, LinkFailedError
 
 __all__ = ["loopback_pair", "read_pair", "read_public"]
 
@@ -104,6 +104,7 @@ def _pair_in(directory: Path, strict: bool) -> tuple[str, str]:
                 _create(descriptor)
                 continue
             except OSError as error:
+                _check_limit(error)
                 if error.errno == errno.ELOOP:
                     raise _untrusted(directory / _NAME, "it is a symbolic link") from error
                 raise _untrusted(directory / _NAME, f"it cannot be read ({error.strerror})") from error
@@ -111,6 +112,14 @@ def _pair_in(directory: Path, strict: bool) -> tuple[str, str]:
     finally:
         os.close(descriptor)
     raise _UnusableError("the file vanished while it was made")
+
+
+def _check_limit(error: OSError) -> None:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        raise LinkFailedError(
+            f"the key file of loopback links cannot be opened: {error.strerror}; raise the limit of open files (ulimit "
+            "-n) or close some"
+        ) from error
 
 
 def _open_directory(directory: Path, strict: bool) -> int:
@@ -124,6 +133,7 @@ def _open_directory(directory: Path, strict: bool) -> int:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | (os.O_NOFOLLOW if strict else 0)
         descriptor = os.open(directory, flags)
     except OSError as error:
+        _check_limit(error)
         if error.errno in _UNUSABLE and not (strict and directory.is_symlink()):
             raise _UnusableError(error.strerror) from error
         raise _untrusted(directory, str(error.strerror)) from error
@@ -163,6 +173,7 @@ def _create(directory: int) -> None:
         finally:
             os.unlink(temporary, dir_fd=directory)
     except OSError as error:
+        _check_limit(error)
         if error.errno in _UNUSABLE:
             raise _UnusableError(error.strerror) from error
         raise AuthenticationError(f"the key file of loopback links cannot be made: {error.strerror}") from error

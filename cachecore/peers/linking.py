@@ -44,6 +44,12 @@ from cachecore.peers.worker import Worker
 __all__ = ["Dialer"]
 
 _logger = logging.getLogger("cachecore.peers")
+_SAME_KEYS = (
+    "On loopback both sides must use the same key file (the same user and CACHECORE_KEY_DIR); elsewhere server_key must be "
+    "the listener's public key and its allowed_keys must name this manager's"
+)
+#: Between two looks whether there are descriptors for a link.
+_LOOK_AGAIN_SECONDS = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +114,7 @@ class Dialer:
                 link, welcome = call.answer(deadline)
             except _StillSilentError as error:
                 call.hang_up()
-                # It took the connection: most likely its interpreter is busy. Worth another try while there is time.
+                # Most likely its interpreter is busy or its door is shut. Worth another try while there is time.
                 if time.monotonic() >= deadline:
                     raise CacheTimeoutError(str(error)) from None
             except BaseException:
@@ -209,9 +215,11 @@ class _Call:
 
     def _open(self) -> None:
         if self._hung_up:
+            return  # see _close for a door that was left shut
+        self._at_door = self._dialer.door.hold()
+        if not self._at_door:
+            self._service.after(_LOOK_AGAIN_SECONDS, self._open)
             return
-        self._dialer.door.hold()
-        self._at_door = True
         try:
             self._channel = Channel(
                 self._service,
@@ -299,22 +307,19 @@ class _Call:
         origin = self._keys.origin if self._keys is not None else "insecure=True"
         if ending is Ending.SILENT:
             return _StillSilentError(
-                f"{where}: the connection was accepted and then nothing came; what listens there is busy, or no manager"
+                f"{where}: nothing has come from there in time; what listens there is busy or no manager, or packets do not "
+                "get there"
             )
         if ending is Ending.KEYS:
+            return AuthenticationError(f"{where}: {ending.value} (from {origin}). {_SAME_KEYS}")
+        if ending is Ending.MECHANISM or (ending is Ending.DROPPED and self._keys is None):
             return AuthenticationError(
-                f"{where}: {ending.value}; this side's keys are from {origin}. On loopback both sides must use the same key "
-                "file (the same user and CACHECORE_KEY_DIR); elsewhere the listener's allowed_keys must name this "
-                "manager's public key"
-            )
-        if ending is Ending.MECHANISM:
-            return AuthenticationError(
-                f"{where}: {ending.value}; this side uses {origin}. Give both sides keys, or both insecure=True"
+                f"{where}: {Ending.MECHANISM.value}; this side uses {origin}. Give both sides keys, or both insecure=True"
             )
         if ending is Ending.DROPPED:
             return AuthenticationError(
-                f"{where}: {ending.value}; either server_key is not the key of what listens there (this side's keys are "
-                f"from {origin}), or it is no manager, or it ended at this moment"
+                f"{where}: {ending.value}; either it has another key than this side expects (from {origin}), or it is no "
+                f"manager, or it ended at this moment. {_SAME_KEYS}"
             )
         if ending is Ending.LOST:
             return LinkFailedError(f"{where}: the connection broke before the greeting came")

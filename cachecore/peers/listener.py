@@ -1,7 +1,8 @@
 """The ROUTER socket that readers connect to, and the door before it. Lives in the service thread.
 
-The TCP socket is made here and handed to ZeroMQ as a duplicate: taking the duplicate away stops accepting while the
-port stays ours and newcomers wait in the kernel's queue. That is done while too many connections have not proven a key,
+The TCP socket is made here and handed to ZeroMQ as a duplicate, so that the door can be shut: a socket filter then
+drops the first packet of new connections in the kernel, whose callers try again by themselves, while those that exist
+are not touched. (ZeroMQ's own unbind would end them.) That is done while too many connections have not proven a key,
 and while the process is short of descriptors.
 """
 
@@ -12,6 +13,7 @@ import enum
 import errno
 import logging
 import os
+import select
 import socket
 import time
 import weakref
@@ -20,6 +22,7 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from cachecore.errors import LinkFailedError
+from cachecore.peers import doorkeeper
 from cachecore.peers.addresses import ResolvedAddress
 from cachecore.peers.channel import open_monitor, read_monitor, set_common_options
 from cachecore.peers.descriptors import FOR_ONE_LINK, available
@@ -34,7 +37,8 @@ __all__ = ["Delivery", "Listener"]
 _logger = logging.getLogger("cachecore.peers")
 #: Connections that may be without a proven key at once.
 MAX_STRANGERS = 64
-_BACKLOG = 128
+#: Connections that may be waiting to be accepted; they come in even when the door is shut.
+_BACKLOG = 64
 #: How long messages of the last moment may still be on their way when the listener closes, in milliseconds.
 _LAST_WORDS_MS = 200
 
@@ -86,8 +90,8 @@ class Listener:
         self._fresh: dict[int, float] = {}
         self._proven: list[float] = []
         self._held_for_link = False
+        self._shut = False
         self._duplicate: int | None = None
-        self._bound_to = ""
         self._tcp, self.address = _listen(text, addresses)
         _listeners.add(self)
         self._guard: KeyGuard | None = None
@@ -110,7 +114,7 @@ class Listener:
             self._monitor = open_monitor(service.context, self._router, _EVENTS)
             service.watch(self._router, self._readable)
             service.watch(self._monitor, self.read_events)
-            self._resume()
+            self._bind()
         except BaseException:
             self.close()
             raise
@@ -118,7 +122,12 @@ class Listener:
     @property
     def accepting(self) -> bool:
         """Whether new connections are let in now."""
-        return self._duplicate is not None
+        return self._router is not None and not self._shut
+
+    @property
+    def somebody_waits(self) -> bool:
+        """Whether connections are waiting to be accepted, which takes any descriptor that is free."""
+        return bool(select.select([self._tcp], [], [], 0)[0])
 
     def send(self, routing_id: bytes, frame: bytes) -> Delivery:
         """Queue a message for one reader; never waits."""
@@ -219,33 +228,34 @@ class Listener:
         self._fresh = {fd: when for fd, when in self._fresh.items() if when > since}
         return max(0, len(self._fresh) - len(self._proven))
 
-    def _pause(self) -> None:
-        if self._duplicate is None or self._router is None:
-            return
-        self._router.unbind(self._bound_to)
-        self._duplicate = None  # ZeroMQ closes it
-        self.pauses += 1
-        _logger.warning("%s accepts no connections for now: too many strangers or too few descriptors", self.address)
-
-    def _resume(self) -> None:
-        if self._duplicate is not None or self._router is None:
-            return
-        try:
-            duplicate = os.dup(self._tcp.fileno())
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                return  # tried again at the next look
-            raise
+    def _bind(self) -> None:
+        assert self._router is not None
+        duplicate = os.dup(self._tcp.fileno())
         self._router.setsockopt(zmq.USE_FD, duplicate)
         try:
             self._router.bind(f"tcp://{self.address}")
         except BaseException:
             os.close(duplicate)
             raise
-        self._duplicate = duplicate
-        self._bound_to = self._router.getsockopt_string(
-            zmq.LAST_ENDPOINT
-        )  # a zone or a wildcard may be written differently
+        self._duplicate = duplicate  # ZeroMQ's from now on
+
+    def _pause(self) -> None:
+        if self._shut:
+            return
+        self._shut = True
+        self.pauses += 1
+        try:
+            doorkeeper.shut(self._tcp)
+        except OSError as error:
+            _logger.warning("%s cannot keep strangers out (%s): raise the limit of open files", self.address, error)
+            return
+        _logger.warning("%s lets nobody in for now: too many strangers or too few descriptors", self.address)
+
+    def _resume(self) -> None:
+        if self._shut:
+            self._shut = False
+            with contextlib.suppress(OSError):  # it was not shut then
+                doorkeeper.open(self._tcp)
 
     def _denied(self) -> None:
         self.strangers_denied += 1

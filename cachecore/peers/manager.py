@@ -35,7 +35,7 @@ from cachecore.peers.listener import Listener
 from cachecore.peers.liveness import Timing, boottime
 from cachecore.peers.messages import EngineOffer
 from cachecore.peers.records import CacheRecord
-from cachecore.peers.security import CurveKeys, Security, dialing_keys, listening_keys
+from cachecore.peers.security import CurveKeys, Keyring, Security
 from cachecore.peers.service import Service
 from cachecore.peers.session import SessionInfo, Sessions
 from cachecore.peers.worker import Worker
@@ -80,14 +80,9 @@ class Peers:
         bind_thread: Callable[[], None] | None = None,
         timing: Timing | None = None,
     ) -> None:
-        if security is not None:
-            arguments.instance("security", security, Security)
-        arguments.boolean("insecure", insecure)
-        if insecure and security is not None:
-            raise CacheValueError("security is given and insecure is True; choose one of them")
         self._identity = identity
         self._listen = listen
-        self._security, self._insecure = security, insecure
+        self._keyring = Keyring(security, insecure)
         self._engines = tuple(engines)
         self._timing = timing or Timing()
         self._pid = os.getpid()
@@ -125,10 +120,11 @@ class Peers:
             return
         deadline = time.monotonic() + _START_SECONDS
         addresses = resolve("listen", self._listen, deadline, lowest_port=0)
-        keys = listening_keys(self._listen, addresses, self._security, self._insecure)
+        keys = self._keyring.listening(self._listen, addresses)
         with self._lock:
             service = self._serving()
-        text, sessions, timing = self._listen, self._sessions, self._timing
+        text, sessions, timing, door = self._listen, self._sessions, self._timing, self._door
+        assert door is not None
 
         def open_listener() -> Listener:
             try:
@@ -146,6 +142,7 @@ class Peers:
                     f"listen is {text!r} and cannot be listened on: {error.strerror} (error {error.errno})"
                 ) from error
             sessions.serve(listener)
+            door.guard(listener)
             service.at_end(listener.close)
             service.at_end(sessions.close)
             service.every(timing.ping_interval, sessions.check)
@@ -157,9 +154,6 @@ class Peers:
         except BaseException:
             self.close(deadline=time.monotonic() + 5.0)
             raise
-        door = self._door
-        assert door is not None
-        door.shut_listener = self._listener.hold_door
 
     @property
     def identity(self) -> PeerIdentity:
@@ -256,11 +250,8 @@ class Peers:
             cluster_id = arguments.integer("cluster_id", cluster_id, 0, 2**64 - 1)
             self._check_own_id(cluster_id, CacheValueError)
         self._check_alive()
-        if security is not None:
-            arguments.instance("security", security, Security)
         addresses = resolve("address", address, deadline, lowest_port=1)
-        insecure = self._insecure and security is None
-        keys = dialing_keys(address, addresses, security or self._security, insecure)
+        keys = self._keyring.dialing(address, addresses, security)
         reserved: set[int] = set()
         try:
             if cluster_id is not None:

@@ -6,6 +6,7 @@ needs explicit keys: a `Security`. `insecure=True` switches all of it off, loudl
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import warnings
@@ -21,7 +22,7 @@ from cachecore.errors import AuthenticationError, CacheValueError
 from cachecore.peers import keyfiles
 from cachecore.peers.addresses import ResolvedAddress
 
-__all__ = ["CurveKeys", "InsecureLinkWarning", "Security", "dialing_keys", "listening_keys"]
+__all__ = ["CurveKeys", "InsecureLinkWarning", "Keyring", "Security"]
 
 _logger = logging.getLogger("cachecore.peers")
 _REMEDY = (
@@ -108,58 +109,85 @@ class CurveKeys:
     origin: str
 
 
-def listening_keys(
-    text: str, addresses: Sequence[ResolvedAddress], security: Security | None, insecure: bool
-) -> CurveKeys | None:
-    """Keys of a listener on `addresses`, None for a plain one.
+class Keyring:
+    """Which keys one manager uses, by what it was given and where the connection goes. Thread-safe.
+
+    Args:
+        security: The manager's explicit keys, None for links within this machine.
+        insecure: Neither encryption nor authentication.
 
     Raises:
-        AuthenticationError: The address needs explicit keys and there are none, or nobody would be admitted.
+        CacheTypeError, CacheValueError: A bad argument, or both were given.
     """
-    if insecure:
-        _warn(f"this manager listens on {text} without encryption and authentication (insecure=True)")
-        return None
-    if security is not None:
+
+    def __init__(self, security: Security | None, insecure: bool) -> None:
+        if security is not None:
+            arguments.instance("security", security, Security)
+        if arguments.boolean("insecure", insecure) and security is not None:
+            raise CacheValueError("security is given and insecure is True; choose one of them")
+        self._security, self._insecure = security, insecure
+        # Read once: the listener keeps its pair for life, and reading needs a descriptor that may not be there later.
+        self._loopback: CurveKeys | None = None
+
+    def listening(self, text: str, addresses: Sequence[ResolvedAddress]) -> CurveKeys | None:
+        """Keys of a listener on `addresses`, None for a plain one.
+
+        Raises:
+            AuthenticationError: The address needs explicit keys and there are none, or nobody would be admitted.
+        """
+        if self._insecure:
+            _warn(f"this manager listens on {text} without encryption and authentication (insecure=True)")
+            return None
+        security = self._security
+        if security is None:
+            own = self._own("listen", text, addresses)
+            return dataclasses.replace(own, allowed=frozenset({own.public}))
         if not security.allowed_keys:
             raise AuthenticationError(
                 f"listen is {text!r} and security.allowed_keys is empty, so nobody could link; put the public keys of "
                 "the managers that may link there"
             )
         return CurveKeys(security.public_key, security.secret_key, None, security.allowed_keys, "security=")
-    own = _loopback_keys("listen", text, addresses)
-    return CurveKeys(own.public, own.secret, None, frozenset({own.public}), own.origin)
 
+    def dialing(
+        self, text: str, addresses: Sequence[ResolvedAddress], override: Security | None = None
+    ) -> CurveKeys | None:
+        """Keys of a link to `addresses`, None for a plain one.
 
-def dialing_keys(
-    text: str, addresses: Sequence[ResolvedAddress], security: Security | None, insecure: bool
-) -> CurveKeys | None:
-    """Keys of a link to `addresses`, None for a plain one.
+        Args:
+            text: The address as the caller gave it.
+            addresses: What it resolved to.
+            override: Keys for this link instead of the manager's.
 
-    Raises:
-        AuthenticationError: The address needs explicit keys and there are none.
-    """
-    if insecure:
-        _warn(f"the link to {text} has neither encryption nor authentication (insecure=True)")
-        return None
-    if security is not None:
+        Raises:
+            AuthenticationError: The address needs explicit keys and there are none.
+        """
+        if override is not None:
+            arguments.instance("security", override, Security)
+        elif self._insecure:
+            _warn(f"the link to {text} has neither encryption nor authentication (insecure=True)")
+            return None
+        security = override or self._security
+        if security is None:
+            own = self._own("address", text, addresses)
+            return dataclasses.replace(own, server=own.public)
         if security.server_key is None:
             raise AuthenticationError(
                 f"address is {text!r} and security.server_key is None; put the public key of that listener there"
             )
         return CurveKeys(security.public_key, security.secret_key, security.server_key, frozenset(), "security=")
-    own = _loopback_keys("address", text, addresses)
-    return CurveKeys(own.public, own.secret, own.public, frozenset(), own.origin)
 
-
-def _loopback_keys(name: str, text: str, addresses: Sequence[ResolvedAddress]) -> CurveKeys:
-    outside = [address for address in addresses if not address.is_loopback]
-    if outside:
-        raise AuthenticationError(
-            f"{name} is {text!r}, which is not on this machine's loopback ({outside[0].host}), and there are no keys for "
-            f"it; {_REMEDY}"
-        )
-    public, secret, path = keyfiles.loopback_pair()
-    return CurveKeys(public, secret, None, frozenset(), f"the key file {path}")
+    def _own(self, name: str, text: str, addresses: Sequence[ResolvedAddress]) -> CurveKeys:
+        outside = [address for address in addresses if not address.is_loopback]
+        if outside:
+            raise AuthenticationError(
+                f"{name} is {text!r}, which is not on this machine's loopback ({outside[0].host}), and there are no "
+                f"keys for it; {_REMEDY}"
+            )
+        if self._loopback is None:
+            public, secret, path = keyfiles.loopback_pair()
+            self._loopback = CurveKeys(public, secret, None, frozenset(), f"the key file {path}")
+        return self._loopback
 
 
 def _check_key(name: str, key: object) -> None:
@@ -178,4 +206,4 @@ def _check_key(name: str, key: object) -> None:
 
 def _warn(message: str) -> None:
     _logger.warning("%s", message)
-    warnings.warn(message, InsecureLinkWarning, stacklevel=3)
+    warnings.warn(message, InsecureLinkWarning, stacklevel=5)  # who made or linked the manager

@@ -4,7 +4,7 @@ import zmq.auth
 
 from cachecore.errors import AuthenticationError, CacheTypeError, CacheValueError
 from cachecore.peers.addresses import ResolvedAddress
-from cachecore.peers.security import InsecureLinkWarning, Security, dialing_keys, listening_keys
+from cachecore.peers.security import InsecureLinkWarning, Keyring, Security
 
 HERE = [ResolvedAddress("127.0.0.1", 5)]
 BOTH = [ResolvedAddress("127.0.0.1", 5), ResolvedAddress("192.0.2.1", 5)]
@@ -22,33 +22,38 @@ def key_dir(tmp_path, monkeypatch):
 
 
 def test_loopback_uses_the_users_pair_on_both_sides_and_admits_nobody_else():
-    server, client = listening_keys("a", HERE, None, False), dialing_keys("a", HERE, None, False)
+    server, client = Keyring(None, False).listening("a", HERE), Keyring(None, False).dialing("a", HERE)
     assert server.allowed == {client.public} and client.server == server.public
     assert server.secret not in repr(server)
 
 
-@pytest.mark.parametrize("decide", [listening_keys, dialing_keys])
+@pytest.mark.parametrize("decide", [Keyring.listening, Keyring.dialing])
 @pytest.mark.parametrize("addresses", [NETWORK, BOTH])
 def test_any_address_outside_this_machine_needs_explicit_keys(decide, addresses):
     with pytest.raises(AuthenticationError, match=r"Security.*insecure=True"):
-        decide("a", addresses, None, False)
+        decide(Keyring(None, False), "a", addresses)
 
 
 def test_insecure_warns_every_time_and_uses_no_keys():
-    for decide in (listening_keys, dialing_keys, listening_keys):
+    plain, mine = Keyring(None, True), pair()
+    for decide in (plain.listening, plain.dialing, plain.listening):
         with pytest.warns(InsecureLinkWarning, match="insecure=True|neither"):
-            assert decide("a", NETWORK, None, True) is None
+            assert decide("a", NETWORK) is None
+    with pytest.raises(CacheValueError, match="choose one"):
+        Keyring(Security(*mine), True)
+    # Explicit keys for one link are used all the same.
+    assert plain.dialing("a", NETWORK, Security(*mine, server_key=mine[0])).server == mine[0]
 
 
 def test_explicit_keys_must_say_whom_to_admit_and_whom_to_expect():
     mine, theirs = pair(), pair()
     with pytest.raises(AuthenticationError, match="allowed_keys is empty"):
-        listening_keys("a", NETWORK, Security(*mine, server_key=theirs[0]), False)
+        Keyring(Security(*mine, server_key=theirs[0]), False).listening("a", NETWORK)
     with pytest.raises(AuthenticationError, match="server_key is None"):
-        dialing_keys("a", NETWORK, Security(*mine, allowed_keys={theirs[0]}), False)
-    complete = Security(*mine, server_key=theirs[0], allowed_keys={theirs[0]})
-    assert listening_keys("a", NETWORK, complete, False).allowed == {theirs[0]}
-    assert dialing_keys("a", HERE, complete, False).server == theirs[0]
+        Keyring(Security(*mine, allowed_keys={theirs[0]}), False).dialing("a", NETWORK)
+    complete = Keyring(Security(*mine, server_key=theirs[0], allowed_keys={theirs[0]}), False)
+    assert complete.listening("a", NETWORK).allowed == {theirs[0]}
+    assert complete.dialing("a", HERE).server == theirs[0]
 
 
 def test_a_security_of_unrelated_or_broken_keys_is_refused():
@@ -62,7 +67,7 @@ def test_a_security_of_unrelated_or_broken_keys_is_refused():
     with pytest.raises(CacheTypeError, match="allowed_keys"):
         Security(*mine, allowed_keys=theirs[0])
     with pytest.raises(CacheTypeError, match="secret_key"):
-        Security(mine[0], None if False else 5)
+        Security(mine[0], 5)
     with pytest.raises(CacheValueError) as caught:
         Security(mine[0], mine[1][:-1])
     assert mine[1][:-1] not in str(caught.value)

@@ -22,9 +22,9 @@ class PeerError(Exception):
 class PeerProcess:
     """The other end of peer_process.py. Every answer is waited for with a limit."""
 
-    def __init__(self, environment):
+    def __init__(self, environment, warnings):
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(SCRIPT)],
+            [sys.executable, "-W", warnings, str(SCRIPT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -118,8 +118,8 @@ def spawn(key_dir):
     """Starts processes and ends them, whatever happens."""
     started = []
 
-    def start(cluster_id=None, *, environment=(), timing=FAST, **arguments):
-        process = PeerProcess({**os.environ, "CACHECORE_KEY_DIR": str(key_dir), **dict(environment)})
+    def start(cluster_id=None, *, environment=(), timing=FAST, warnings="error", **arguments):
+        process = PeerProcess({**os.environ, "CACHECORE_KEY_DIR": str(key_dir), **dict(environment)}, warnings)
         started.append(process)
         if cluster_id is not None:
             process.address = process.ask("start", cluster_id, timing=timing, **arguments)
