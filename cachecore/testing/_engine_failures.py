@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import struct
 import threading
 import time
 
@@ -205,12 +206,18 @@ class EngineFailures(EngineCase):
 
         worker = threading.Thread(target=run)
         worker.start()
-        time.sleep(_SOON)
+        while worker.is_alive() and self._equals_before(exchange, plan):
+            time.sleep(0.0005)
         while not self.subject.disconnect(self.peer.identity, time.monotonic() + 0.01):
             token.cancel()
         self.verify_quiet(exchange, Operation.READ)
         worker.join(60.0)
         assert outcomes, "the transfer did not end"
+
+    def _equals_before(self, exchange: Exchange, plan: CopyPlan) -> bool:
+        """Whether the first chunk of a read has not begun to land."""
+        (local, _, nbytes), at = next(struct.iter_unpack("QQQ", plan.flat(0, 1))), exchange.local
+        return self.side.memory.read(local, nbytes) == exchange.ours[local - at : local - at + nbytes]
 
     def _finish(self, exchange: Exchange) -> None:
         assert self.subject.disconnect(exchange.peer.identity, soon())

@@ -113,20 +113,25 @@ class ForgetsChunks(ReferenceEngine):
 
 
 class Late(ReferenceEngine):
-    """Writes the plan once more after a while."""
+    """Writes the plan again and again after a while, until it is closed."""
 
     def __init__(self):
         super().__init__()
-        self.timers = []
+        self.closing = threading.Event()
+        self.threads = []
 
     def again_later(self, known, plan, op):
-        timer = threading.Timer(0.1, run_plan, (plan, known[0], op, time.monotonic() + 60.0, None))
-        timer.start()
-        self.timers.append(timer)
+        def write():
+            while not self.closing.wait(0.05):
+                run_plan(plan, known[0], op, time.monotonic() + 60.0, None)
+
+        self.threads.append(threading.Thread(target=write))
+        self.threads[-1].start()
 
     def close(self, deadline):
-        for timer in self.timers:
-            timer.join()
+        self.closing.set()
+        for thread in self.threads:
+            thread.join()
         return super().close(deadline)
 
 
