@@ -39,6 +39,7 @@ def main() -> None:
 
     planning = [_told(run_planning(tensors, blocks, arguments.repetitions * 10)) for tensors, blocks in _PLANNING]
     pulls = [_told(run_pull(WORKLOADS[name], memory, arguments.repetitions)) for name in chosen for memory in memories]
+    print(file=sys.stderr)  # after the dots
     if arguments.json:
         machine = {"cpus": os.cpu_count(), "machine": platform.machine(), "kernel": platform.release()}
         print(json.dumps({"python": platform.python_version(), **machine, "planning": planning, "pulls": pulls}))

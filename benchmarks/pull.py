@@ -73,7 +73,9 @@ def run_pull(workload: Workload, memory: Memory, repetitions: int) -> dict[str, 
 
         def pull() -> float:
             started = time.perf_counter()
-            side.manager.pull_blocks(key, side.cache, src_blocks=now.src, dst_blocks=now.dst, timeout=_TIMEOUT)
+            side.manager.pull_blocks(
+                key, side.cache, src_blocks=now.src, dst_blocks=now.dst, tensor_num_per_layer=1, timeout=_TIMEOUT
+            )
             return time.perf_counter() - started
 
         candidates = {"raw": lambda: raw.seconds(now.chunks, 1), "pull": pull}
