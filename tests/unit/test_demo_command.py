@@ -49,11 +49,11 @@ def test_a_mismatch_decides_the_exit_code(
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        (["--layers", "0"], "at least 1"),
+        (["--layers", "0"], "from 1 to 2147483648"),
         (["--blocks", "1.5"], "invalid integer value"),
         (["--timeout", "nan"], "from 0.1 to 86400"),
         (["--speed", "-1"], "from 0 to"),
-        (["--requests", "-3"], "at least 1"),
+        (["--requests", "-3"], "from 1 to 2147483648"),
     ],
 )
 def test_options_out_of_range_are_refused(options: list[str], rule: str, capsys: pytest.CaptureFixture[str]) -> None:

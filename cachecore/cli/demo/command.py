@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--blocks", type=_integer(1), default=256, metavar="N", help="blocks of each side (256)")
     parser.add_argument(
         "--block-bytes",
-        type=_integer(8),
+        type=_integer(8, 2**40),
         default=64 * 1024,
         metavar="BYTES",
         help="bytes of one block of one tensor, a multiple of 8 (65536)",
@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"requests to replay ({_DEFAULT_REQUESTS}; all of a trace)",
     )
-    parser.add_argument("--seed", type=_integer(0), default=0, metavar="N", help="of the built-in workload (0)")
+    parser.add_argument(
+        "--seed", type=_integer(0, 2**64 - 1), default=0, metavar="N", help="of the built-in workload (0)"
+    )
     parser.add_argument(
         "--speed",
         type=_number(0.0, 1e9),
@@ -118,11 +120,11 @@ def _introduction(settings: Settings, requests: list[Request]) -> str:
     )
 
 
-def _integer(least: int) -> Callable[[str], int]:
+def _integer(least: int, most: int = 2**31) -> Callable[[str], int]:
     def integer(text: str) -> int:  # argparse names the function in its error
         value = int(text)
-        if not least <= value < 2**63:
-            raise argparse.ArgumentTypeError(f"{value} is out of range; it must be at least {least}")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{value} is out of range; it must be from {least} to {most}")
         return value
 
     return integer
