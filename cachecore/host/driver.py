@@ -23,8 +23,9 @@ from cachecore.driver import (
     MemoryOrigin,
     RegistrationRequest,
 )
-from cachecore.errors import CacheValueError, EngineError, ForkedProcessError
+from cachecore.errors import CacheOutOfMemoryError, CacheValueError, EngineError, ForkedProcessError
 from cachecore.host.blocks import BlockTable
+from cachecore.host.memory_limit import available_bytes
 from cachecore.host.results import outcome_of
 from cachecore.outcome import Outcome
 from cachecore.planning import CopyPlan
@@ -117,6 +118,12 @@ class HostDriver(BackendDriver):
         alignment = arguments.integer("alignment", alignment, 0, _MAX_ALIGNMENT)
         if alignment & (alignment - 1):
             raise CacheValueError(f"alignment is {alignment}; it must be a power of two")
+        left = available_bytes()
+        if left is not None and nbytes > left:
+            raise CacheOutOfMemoryError(
+                f"nbytes is {nbytes}; this machine, or the limit of this process's control group, has {left} bytes left. "
+                "Use fewer or smaller blocks, or free memory"
+            )
         least = _HUGE_PAGE if nbytes >= _HUGE_PAGE else _ALIGNMENT
         block = _core.SharedBlock(nbytes, max(alignment, least, self._page), self._prefault)
         owned = self.blocks.add(block)

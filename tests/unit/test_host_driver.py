@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cachecore.driver import DeviceInfo, MemoryOrigin
-from cachecore.errors import CacheTypeError, CacheValueError
+from cachecore.errors import CacheOutOfMemoryError, CacheTypeError, CacheValueError
 from cachecore.host.driver import HostDriver, create_driver
 from cachecore.host.plugin import DRIVER
 from cachecore.outcome import FailureCause, OutcomeState
@@ -227,3 +227,9 @@ assert memory.read(kept.address, 6) == b"parent"
 driver.free(kept)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd="/")
+
+
+def test_more_memory_than_there_is_is_an_error_and_not_the_end_of_the_process(driver):
+    with pytest.raises(CacheOutOfMemoryError, match="nbytes is"):
+        driver.allocate(2**50, Placement.DEVICE)
+    assert driver.allocate(PAGE, Placement.DEVICE).nbytes == PAGE
