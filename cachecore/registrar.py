@@ -35,6 +35,7 @@ class Registrar:
         self._peers = peers
         self._engines = tuple(engines)
         self._listeners = listeners
+        self._remote_access_optional = driver.capabilities().remote_access_optional.value_or(True)
 
     def register(
         self,
@@ -70,7 +71,9 @@ class Registrar:
             is_blocks=is_blocks,
             blocks_key=blocks_key,
             keys=keys,
-            remote_accessible=rules.default_remote_accessible(remote_accessible, desc.placement),
+            remote_accessible=rules.default_remote_accessible(
+                remote_accessible, desc.placement, self._remote_access_optional, self._driver.name
+            ),
             tensors=views,
             joined=self._publish,
         ).cache

@@ -17,6 +17,7 @@ from cachecore.errors import (
     CacheKeyExistsError,
     CacheValueError,
     MemoryAccessError,
+    NotSupportedError,
     OverlapError,
     PlacementError,
 )
@@ -155,11 +156,29 @@ def check_placement(placement: Placement, ranges: Sequence[tuple[int, int]], inf
         )
 
 
-def default_remote_accessible(value: object, placement: Placement) -> bool:
-    """The caller's choice, else True for DEVICE memory and False for HOST memory."""
+def default_remote_accessible(value: object, placement: Placement, optional: bool, product: str) -> bool:
+    """The caller's choice, else True for DEVICE memory and False for HOST memory.
+
+    Args:
+        value: What the caller gave, None for nothing.
+        placement: What the descriptor says.
+        optional: Whether the product has memory that is not remotely accessible; where not, the default is True.
+        product: The driver's name, for messages.
+
+    Raises:
+        CacheTypeError: The value is not True, False or None.
+        NotSupportedError: False, on a product where remote access is always on.
+    """
     if value is None:
-        return placement is Placement.DEVICE
-    return arguments.boolean("remote_accessible", value)
+        return placement is Placement.DEVICE or not optional
+    chosen = arguments.boolean("remote_accessible", value)
+    if not chosen and not optional:
+        raise NotSupportedError(
+            f"remote_accessible is False; on {product} remote access is always on: leave it out or give True",
+            product=product,
+            feature="remote_accessible=False",
+        )
+    return chosen
 
 
 def checked_blocks_key(key: object, cluster_id: int, live: Iterable[BlocksCacheKey]) -> BlocksCacheKey | None:

@@ -12,6 +12,7 @@ from cachecore.errors import (
     CacheKeyExistsError,
     CacheValueError,
     MemoryAccessError,
+    NotSupportedError,
     OverlapError,
     PlacementError,
 )
@@ -85,11 +86,20 @@ def test_placement_is_what_the_runtime_says_and_host_where_it_cannot_tell(placem
 
 
 def test_remote_access_is_on_for_device_memory_and_off_for_host_memory_unless_told():
-    assert rules.default_remote_accessible(None, Placement.DEVICE) is True
-    assert rules.default_remote_accessible(None, Placement.HOST) is False
-    assert rules.default_remote_accessible(True, Placement.HOST) is True
+    def chosen(value, placement, optional=True):
+        return rules.default_remote_accessible(value, placement, optional, "950")
+
+    assert chosen(None, Placement.DEVICE) is True
+    assert chosen(None, Placement.HOST) is False
+    assert chosen(True, Placement.HOST) is True
+    assert chosen(False, Placement.DEVICE) is False
     with pytest.raises(TypeError, match="remote_accessible"):
-        rules.default_remote_accessible(1, Placement.HOST)
+        chosen(1, Placement.HOST)
+    # Where the product has no other memory it is always on, and False is not silently ignored.
+    assert chosen(None, Placement.HOST, optional=False) is True
+    with pytest.raises(NotSupportedError, match="always on") as caught:
+        chosen(False, Placement.DEVICE, optional=False)
+    assert (caught.value.product, caught.value.feature) == ("950", "remote_accessible=False")
 
 
 def test_a_blocks_key_is_ours_and_free():
