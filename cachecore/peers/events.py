@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 import inspect
+import math
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -77,6 +79,10 @@ class PeersCounters:
     listener_pauses: int = 0
 
 
+#: What a misbehaving peer can cause as often as it likes: the listener hears of it once a second at most.
+_LIMITED = frozenset({EventKind.REFUSED, EventKind.MALFORMED})
+
+
 class Tally:
     """Counts events and hands them to a listener, in the worker's thread: whoever reports one never waits.
 
@@ -91,8 +97,7 @@ class Tally:
         self._worker = worker
         self._lock = threading.Lock()
         self._counts: Counter[EventKind] = Counter()
-        #: Fetches of links that are unlinked since.
-        self.past_fetches = 0
+        self._passed_on: dict[EventKind, float] = {}
         self._listener: Callable[[], Callable[[Event], None] | None] = lambda: listener
         if inspect.ismethod(listener):
             # The manager's own method would keep the manager, and so its threads, alive for ever.
@@ -102,6 +107,11 @@ class Tally:
         """Count an event and pass it on; never waits."""
         with self._lock:
             self._counts[event.kind] += 1
+            if event.kind in _LIMITED:
+                now = time.monotonic()
+                if now - self._passed_on.get(event.kind, -math.inf) < 1.0:
+                    return
+                self._passed_on[event.kind] = now
         listener = self._listener()
         if listener is not None:
             peer = None if event.peer is None else event.peer.cluster_id

@@ -242,7 +242,7 @@ class _Call:
     def _close(self) -> None:
         self._leave_door()
         if self._link is not None:
-            self._link.drop("linking was given up")
+            self._link.dialogue.lose("linking was given up", announce=False)
         elif self._channel is not None:
             self._channel.close()
 
@@ -261,14 +261,14 @@ class _Call:
 
     def _on_end(self, ending: Ending) -> None:
         if self._link is not None:
-            self._link.ended(ending)
+            self._link.dialogue.ended(ending)
             return
         self._leave_door()
         self._settle_error(self._explain(ending))
 
     def _on_frames(self, frames: list[bytes]) -> None:
         if self._link is not None:
-            self._link.receive(frames)
+            self._link.dialogue.receive(frames)
             return
         try:
             message = decode_owner_message(frames[0])
@@ -295,7 +295,7 @@ class _Call:
             return
         dialer = self._dialer
         self._link = Link(self._service, dialer.worker, self._channel, message, dialer.timing, dialer.notify)
-        self._link.take_over()
+        self._link.dialogue.take_over()
         self._service.settle(self._answered, (self._link, message))
 
     def _settle_error(self, error: Exception) -> None:
@@ -318,8 +318,8 @@ class _Call:
             )
         if ending is Ending.DROPPED:
             return AuthenticationError(
-                f"{where}: {ending.value}; either it has another key than this side expects (from {origin}), or it is no "
-                f"manager, or it ended at this moment. {_SAME_KEYS}"
+                f"{where}: {ending.value}; either it has another key than this side expects (from {origin}) or none, or "
+                f"it is no manager, or it ended at this moment. {_SAME_KEYS}"
             )
         if ending is Ending.LOST:
             return LinkFailedError(f"{where}: the connection broke before the greeting came")

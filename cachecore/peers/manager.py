@@ -14,30 +14,22 @@ import zmq
 
 from cachecore import _arguments as arguments
 from cachecore.engine import EngineBinding, PeerIdentity
-from cachecore.errors import (
-    AlreadyLinkedError,
-    CacheBusyError,
-    CacheError,
-    CacheValueError,
-    EngineError,
-    LinkFailedError,
-    LinkLostError,
-    ManagerClosedError,
-    NotLinkedError,
-)
+from cachecore.errors import EngineError, LinkFailedError, LinkLostError, ManagerClosedError
 from cachecore.events import Event
-from cachecore.peers.addresses import ResolvedAddress, resolve
+from cachecore.peers.addresses import resolve
 from cachecore.peers.descriptors import Door
-from cachecore.peers.events import EventKind, PeerEvent, PeersCounters, Tally
+from cachecore.peers.events import EventKind, PeersCounters, Tally
 from cachecore.peers.link import Link
 from cachecore.peers.linking import Dialer
+from cachecore.peers.links import LinkTable
 from cachecore.peers.listener import Listener
-from cachecore.peers.liveness import Timing, boottime
+from cachecore.peers.liveness import Timing
 from cachecore.peers.messages import EngineOffer
 from cachecore.peers.records import CacheRecord
-from cachecore.peers.security import CurveKeys, Keyring, Security
+from cachecore.peers.security import Keyring, Security
 from cachecore.peers.service import Service
-from cachecore.peers.session import SessionInfo, Sessions
+from cachecore.peers.session import SessionInfo
+from cachecore.peers.sessions import Sessions
 from cachecore.peers.worker import Worker
 
 __all__ = ["Peers"]
@@ -83,26 +75,22 @@ class Peers:
         self._identity = identity
         self._listen = listen
         self._keyring = Keyring(security, insecure)
-        self._engines = tuple(engines)
         self._timing = timing or Timing()
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._links: dict[int, Link] = {}
-        self._departed: list[Link] = []
-        self._linking: set[int] = set()
         self._closed = False
-        name = f"cachecore-{identity.cluster_id}"
-        self._worker = Worker(f"{name}-engines", bind_thread)
+        self._worker = Worker(f"cachecore-{identity.cluster_id}-engines", bind_thread)
         self._tally = Tally(identity.cluster_id, self._worker, events)
         self._schedule = _Schedule()
         self._service: Service | None = None
         self._door: Door | None = None
         self._listener: Listener | None = None
+        self._links = LinkTable(identity, engines, self._timing, self._tally)
         self._sessions = Sessions(
             identity,
             self._timing,
-            partial(_offers, self._engines),
-            partial(_peer_alive, self._engines),
+            partial(_offers, tuple(engines)),
+            partial(_peer_alive, tuple(engines)),
             self._schedule,
             self._tally.add,
         )
@@ -121,28 +109,20 @@ class Peers:
         deadline = time.monotonic() + _START_SECONDS
         addresses = resolve("listen", self._listen, deadline, lowest_port=0)
         keys = self._keyring.listening(self._listen, addresses)
-        with self._lock:
-            service = self._serving()
-        text, sessions, timing, door = self._listen, self._sessions, self._timing, self._door
-        assert door is not None
+        service, door = self._serving()
+        text, sessions, timing = self._listen, self._sessions, self._timing
 
         def open_listener() -> Listener:
             try:
                 listener = Listener(
-                    service,
-                    text,
-                    addresses,
-                    keys,
-                    timing,
-                    sessions.receive,
-                    lambda: _look_for_the_lost(service, sessions),
+                    service, text, addresses, keys, timing, sessions.receive, partial(_look_for_lost, service, sessions)
                 )
             except zmq.ZMQError as error:
                 raise LinkFailedError(
                     f"listen is {text!r} and cannot be listened on: {error.strerror} (error {error.errno})"
                 ) from error
-            sessions.serve(listener)
             door.guard(listener)
+            sessions.serve(listener)
             service.at_end(listener.close)
             service.at_end(sessions.close)
             service.every(timing.ping_interval, sessions.check)
@@ -168,8 +148,7 @@ class Peers:
     @property
     def links(self) -> tuple[Link, ...]:
         """Links this manager made, also lost ones that were neither replaced nor unlinked."""
-        with self._lock:
-            return tuple(self._links.values())
+        return self._links.links
 
     @property
     def sessions(self) -> tuple[SessionInfo, ...]:
@@ -179,17 +158,15 @@ class Peers:
     @property
     def counters(self) -> PeersCounters:
         """Totals since the start."""
-        with self._lock:
-            links = [*self._links.values(), *self._departed]
         listener = self._listener
         return PeersCounters(
             links_made=self._tally.count(EventKind.LINKED),
             links_lost=self._tally.count(EventKind.LOST),
-            sessions_started=self._sessions.started,
-            sessions_refused=self._sessions.refused,
+            sessions_started=self._tally.count(EventKind.SESSION_STARTED),
+            sessions_refused=self._tally.count(EventKind.REFUSED),
             strangers_denied=0 if listener is None else listener.strangers_denied,
             malformed_messages=self._tally.count(EventKind.MALFORMED),
-            fetches=self._tally.past_fetches + sum(link.fetches for link in links),
+            fetches=self._links.fetches,
             listener_pauses=0 if listener is None else listener.pauses,
         )
 
@@ -205,16 +182,13 @@ class Peers:
             if self._closed or os.getpid() != self._pid:
                 return ()
             self._closed = True
-            links = [*self._links.values(), *self._departed]
-            self._links.clear()
-            self._departed.clear()
-        unsafe = [link for link in links if not _close_link(link, deadline)]
-        service = self._service
+        unsafe = self._links.close(deadline)
         soon = max(deadline, time.monotonic() + 0.5)
-        if service is not None and not service.stop(soon):
+        if self._service is not None and not self._service.stop(soon):
             _logger.warning("the link service did not end before the deadline")
-        self._worker.stop(soon)
-        return tuple(unsafe)
+        if not self._worker.stop(soon):
+            _logger.warning("an engine call or a listener of events has not returned before the deadline")
+        return unsafe
 
     # --- links ---------------------------------------------------------------------------------------------------
 
@@ -248,20 +222,16 @@ class Peers:
         """
         if cluster_id is not None:
             cluster_id = arguments.integer("cluster_id", cluster_id, 0, 2**64 - 1)
-            self._check_own_id(cluster_id, CacheValueError)
+            self._links.check_other_id(cluster_id)
         self._check_alive()
         addresses = resolve("address", address, deadline, lowest_port=1)
         keys = self._keyring.dialing(address, addresses, security)
-        reserved: set[int] = set()
+        service, door = self._serving()
+        dialer = Dialer(self._identity, self._timing, service, self._worker, self._tally.add, door)
         try:
-            if cluster_id is not None:
-                self._reserve(cluster_id, reserved, deadline)
-            return self._link(cluster_id, addresses, keys, reserved, deadline, writes)
+            return self._links.make(dialer, cluster_id, addresses, keys, deadline, writes)
         except LinkLostError as error:
             raise LinkFailedError(f"address {address}: the link was lost while it was made: {error}") from error
-        finally:
-            with self._lock:
-                self._linking -= reserved
 
     def unlink(self, cluster_id: int, *, deadline: float) -> None:
         """Undo a link: wait for its transfers, give up access, tell the peer.
@@ -270,13 +240,8 @@ class Peers:
             NotLinkedError: There is no link to this cluster.
             CacheBusyError: Transfers run past the deadline; no new one can start and the call can be repeated.
         """
-        link = self.get(cluster_id)
-        link.unlink(deadline)
-        with self._lock:
-            if self._links.get(cluster_id) is link:
-                del self._links[cluster_id]
-                self._tally.past_fetches += link.fetches
-        self._tally.add(PeerEvent(EventKind.UNLINKED, link.identity, "unlinked"))
+        self._check_alive()
+        self._links.unlink(cluster_id, deadline)
 
     def get(self, cluster_id: int) -> Link:
         """The link to a cluster, in whatever state.
@@ -284,14 +249,10 @@ class Peers:
         Raises:
             NotLinkedError: There is none.
         """
-        link = self._links.get(cluster_id)
+        link = self._links.find(cluster_id)
         if link is None:
             self._check_alive()
-            with self._lock:
-                linked = sorted(self._links)
-            raise NotLinkedError(
-                f"cluster {cluster_id} is not linked; linked are {linked or 'none'}: call link({cluster_id}, address) first"
-            )
+            return self._links.get(cluster_id)
         return link
 
     # --- the owner's side ----------------------------------------------------------------------------------------
@@ -320,144 +281,34 @@ class Peers:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _link(
-        self,
-        cluster_id: int | None,
-        addresses: list[ResolvedAddress],
-        keys: CurveKeys | None,
-        reserved: set[int],
-        deadline: float,
-        writes: bool,
-    ) -> Link:
-        with self._lock:
-            service = self._serving()
-        assert self._door is not None
-        dialer = Dialer(self._identity, self._timing, service, self._worker, self._tally.add, self._door)
-        link, welcome, same_process = dialer.greet(addresses, keys, self._ended, deadline)
-        try:
-            declared = link.identity.cluster_id
-            if cluster_id is not None and declared != cluster_id:
-                raise LinkFailedError(
-                    f"cluster_id is {cluster_id} and the manager at {link.address} declares cluster {declared} (process "
-                    f"{link.identity.pid} on {link.identity.host}); correct the id or the address, or give None"
-                )
-            self._check_own_id(declared, LinkFailedError)
-            if declared not in reserved:
-                self._reserve(declared, reserved, deadline)
-            self._give_way(declared, link, deadline)
-            if not same_process:
-                dialer.choose_engine(link, welcome.engines, self._engines, deadline)
-            link.make_ready(deadline, writes)
-        except BaseException:
-            self._undo(link)
-            raise
-        with self._lock:
-            if self._closed:
-                closed = True
-            else:
-                closed = False
-                old = self._links.get(declared)
-                if old is not None:
-                    self._departed.append(old)
-                self._links[declared] = link
-        if closed:
-            self._undo(link)
-            raise ManagerClosedError("the manager was closed while it linked")
-        self._tally.add(PeerEvent(EventKind.LINKED, link.identity, f"to {link.address}, engine {link.wire_id}"))
-        _logger.info("linked to cluster %d at %s with engine %s", declared, link.address, link.wire_id)
-        return link
-
-    def _reserve(self, cluster_id: int, reserved: set[int], deadline: float) -> None:
-        """Make sure that nobody else links to this cluster now, and that nobody has."""
-        with self._lock:
-            existing = self._links.get(cluster_id)
-            if cluster_id in self._linking:
-                raise AlreadyLinkedError(f"cluster {cluster_id} is being linked by another thread")
-            self._linking.add(cluster_id)
-            reserved.add(cluster_id)
-        if existing is None:
-            return
-        if existing.state != "LOST" and self._service is not None:
-            self._service.call(existing.look_now, deadline)  # its end may not have been noticed yet
-        if existing.state != "LOST":
-            raise AlreadyLinkedError(
-                f"cluster {cluster_id} is linked already, to {existing.address} ({existing.state}); unlink it first"
-            )
-
-    def _give_way(self, cluster_id: int, new: Link, deadline: float) -> None:
-        """A lost link to the very same peer must be over for the engine, which knows peers by their identity."""
-        with self._lock:
-            old = [*self._departed, *(link for key, link in self._links.items() if key == cluster_id)]
-        for link in old:
-            if link.identity.incarnation != new.identity.incarnation or link.released:
-                continue
-            if not (link.quiet and link.release_engine(deadline)):
-                raise CacheBusyError(
-                    f"transfers over the lost link to cluster {cluster_id} are not quiescent; link again when they are",
-                    peers=(cluster_id,),
-                )
-
-    def _undo(self, link: Link) -> None:
-        """A link that could not be completed leaves nothing behind."""
-        try:
-            link.unlink(time.monotonic() + self._timing.farewell)
-        except Exception:
-            _logger.exception("giving up the unfinished link to cluster %d failed", link.identity.cluster_id)
-            link.abandon("linking failed")
-            with self._lock:
-                self._departed.append(link)
-
-    def _ended(self, address: ResolvedAddress) -> tuple[str, ...]:
-        """Sessions at this address over which nothing is read any more and which the owner may still wait for."""
-        since = boottime() - 2 * self._timing.owner_silence
-        with self._lock:
-            links = [*self._links.values(), *self._departed]
-        return tuple(
-            link.token for link in links if link.released and link.address == str(address) and link.lost_at > since
-        )[:100]
-
-    def _check_own_id(self, cluster_id: int, error: type[CacheError]) -> None:
-        if cluster_id == self._identity.cluster_id:
-            raise error(
-                f"cluster_id is {cluster_id}, which is this manager's own; managers that link need different ids, and a "
-                "manager cannot link to itself"
-            )
-
     def _check_alive(self) -> None:
         if self._service is not None:
             self._service.check()
         if self._closed:
             raise ManagerClosedError("the manager was closed")
 
-    def _serving(self) -> Service:
-        """The service, started when it is not there. With the lock held."""
-        if self._closed:
-            raise ManagerClosedError("the manager was closed")
-        if self._service is None:
-            try:
-                service = Service(f"cachecore-{self._identity.cluster_id}-links")
-            except (OSError, zmq.ZMQError) as error:
-                raise EngineError(
-                    f"the link service cannot start: {error}; raise the limit of open files (ulimit -n) or close some",
-                    operation="zmq_ctx_new",
-                    code=error.errno or 0,
-                ) from error
-            reference = weakref.ref(self)
-            service.on_failure(self._sessions.fail)
-            service.on_failure(lambda error: _fail_links(reference, error))
-            interval = self._timing.ping_interval
+    def _serving(self) -> tuple[Service, Door]:
+        """The service and the door, started when they are not there."""
+        with self._lock:
+            if self._closed:
+                raise ManagerClosedError("the manager was closed")
+            if self._service is None or self._door is None:
+                service = _new_service(self._identity.cluster_id)
+                service.on_failure(self._sessions.fail)
+                service.on_failure(self._links.fail)
+                interval, links = self._timing.ping_interval, self._links
 
-            def set_up() -> Door:
-                service.every(interval, lambda: _retry_clean_ups(reference))
-                door = Door()
-                service.at_end(door.close)
-                return door
+                def set_up() -> Door:
+                    service.every(interval, links.clean_up)
+                    door = Door()
+                    service.at_end(door.close)
+                    return door
 
-            self._door = service.start(set_up, time.monotonic() + _START_SECONDS)
-            self._service = self._schedule.service = service
-            # A manager that nobody refers to any more ends its threads; in a forked child this does nothing.
-            weakref.finalize(self, _abandon, service, self._worker).atexit = False
-        return self._service
+                self._door = service.start(set_up, time.monotonic() + _START_SECONDS)
+                self._service = self._schedule.service = service
+                # A manager that nobody refers to any more ends its threads; nothing in them refers to it.
+                weakref.finalize(self, _abandon, service, self._worker, self._pid).atexit = False
+            return self._service, self._door
 
 
 class _Schedule:
@@ -468,6 +319,17 @@ class _Schedule:
     def __call__(self, function: Callable[[], None]) -> None:
         if self.service is not None:
             self.service.submit(function)
+
+
+def _new_service(cluster_id: int) -> Service:
+    try:
+        return Service(f"cachecore-{cluster_id}-links")
+    except (OSError, zmq.ZMQError) as error:
+        raise EngineError(
+            f"the link service cannot start: {error}; raise the limit of open files (ulimit -n) or close some",
+            operation="zmq_ctx_new",
+            code=error.errno or 0,
+        ) from error
 
 
 def _offers(engines: Sequence[EngineBinding]) -> tuple[EngineOffer, ...]:
@@ -492,48 +354,13 @@ def _peer_alive(engines: Sequence[EngineBinding], peer: PeerIdentity) -> bool | 
     return answer
 
 
-def _look_for_the_lost(service: Service, sessions: Sessions) -> None:
+def _look_for_lost(service: Service, sessions: Sessions) -> None:
     sessions.connection_lost()
     # ZeroMQ reports the end of a connection a moment before it stops taking messages for it.
     service.after(0.05, sessions.connection_lost)
 
 
-def _close_link(link: Link, deadline: float) -> bool:
-    """Whether nothing of it is left."""
-    try:
-        link.unlink(deadline)
-    except CacheBusyError as error:
-        _logger.warning("%s", error)
-        link.abandon("the manager was closed")
-        return False
-    except Exception:
-        _logger.exception("unlinking cluster %d failed", link.identity.cluster_id)
-        link.abandon("the manager was closed")
-        return link.released
-    return True
-
-
-def _fail_links(reference: weakref.ref[Peers], error: CacheError) -> None:
-    peers = reference()
-    for link in () if peers is None else (*peers._links.values(), *peers._departed):
-        link.fail(error)
-
-
-def _retry_clean_ups(reference: weakref.ref[Peers]) -> None:
-    peers = reference()
-    if peers is None:
-        return
-    with peers._lock:
-        for link in peers._departed:
-            link.retry_clean_up()
-        since = boottime() - 2 * peers._timing.owner_silence
-        kept = [link for link in peers._departed if not link.released or link.lost_at > since]
-        peers._tally.past_fetches += sum(link.fetches for link in peers._departed if link not in kept)
-        peers._departed = kept
-        for link in peers._links.values():
-            link.retry_clean_up()
-
-
-def _abandon(service: Service, worker: Worker) -> None:
-    service.request_stop()
-    worker.request_stop()
+def _abandon(service: Service, worker: Worker, pid: int) -> None:
+    if os.getpid() == pid:  # in a forked child the threads are the parent's and a lock may be held for ever
+        service.request_stop()
+        worker.request_stop()

@@ -1,56 +1,17 @@
-"""The owner's side: one session for each manager that has linked to this one, and what must wait for it.
-
-A session counts as a reader from the moment it is ready until it says goodbye, its process is proven dead, or it has
-been silent for longer than its lease lasts. While it counts, memory is only given back after it said Retired. The end
-of its connection alone proves nothing: the process may still be reading.
-"""
+"""One peer that has linked to this manager, as the owner remembers it."""
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cachecore.engine import PeerIdentity
-from cachecore.errors import CacheBusyError, CacheError
+from cachecore.errors import CacheBusyError
 from cachecore.peers import process
-from cachecore.peers.catalogue import Catalogue
-from cachecore.peers.events import EventKind, PeerEvent
-from cachecore.peers.listener import Delivery, Listener
-from cachecore.peers.liveness import Timing, boottime
-from cachecore.peers.messages import (
-    EngineOffer,
-    Farewell,
-    Fetch,
-    Goodbye,
-    Hello,
-    IdentityRecord,
-    Linked,
-    MalformedMessageError,
-    OtherVersionError,
-    OwnerMessage,
-    Ping,
-    Pong,
-    Probe,
-    ReaderMessage,
-    Ready,
-    Refusal,
-    Refused,
-    Retired,
-    Retiring,
-    SessionGone,
-    Snapshot,
-    Welcome,
-    decode_reader_message,
-    encode,
-)
+from cachecore.peers.liveness import boottime
 from cachecore.peers.records import CacheRecord
 
-__all__ = ["SessionInfo", "Sessions"]
-
-_logger = logging.getLogger("cachecore.peers")
+__all__ = ["Session", "SessionInfo", "busy_error"]
 
 
 @dataclass(frozen=True)
@@ -77,11 +38,26 @@ class SessionInfo:
     owes: tuple[int, ...]
 
 
-class _Session:
+class Session:
+    """What the owner keeps of one reader. Guarded by the lock of `Sessions`.
+
+    Attributes:
+        token: Repeated in everything the reader sends.
+        peer: Who it is.
+        routing_id: Where messages to it go. None when the connection is gone; what comes under that id later is
+            somebody else.
+        address: Where its connection comes from.
+        ready: Whether it counts as a reader.
+        writes: Whether it may also write.
+        wire_id: The engine it reads with.
+        answered_at: When its last ping was answered, on `boottime()`.
+        number: Of the last change it was sent.
+        owed: Retiring caches that it has not let go of.
+    """
+
     def __init__(self, peer: PeerIdentity, routing_id: bytes, address: str) -> None:
         self.token = process.new_token()
         self.peer = peer
-        #: None when the connection is gone; what comes under that id later is somebody else.
         self.routing_id: bytes | None = routing_id
         self.address = address
         self.ready = False
@@ -93,350 +69,32 @@ class _Session:
 
     @property
     def state(self) -> str:
+        """As in `SessionInfo`."""
         return "LOST" if self.routing_id is None else "LINKED" if self.ready else "LINKING"
 
-
-class Sessions:
-    """All sessions and the catalogue they read. Thread-safe; messages are sent and handled in the service thread.
-
-    Args:
-        identity: Of this manager.
-        timing: Intervals.
-        offers: Engines that readers may use; asked for each new session.
-        peer_alive: What the engines know about a peer's process: True, False (proven dead) or None.
-        schedule: Runs a function in the service thread.
-        notify: Takes events; never waits.
-    """
-
-    def __init__(
-        self,
-        identity: PeerIdentity,
-        timing: Timing,
-        offers: Callable[[], tuple[EngineOffer, ...]],
-        peer_alive: Callable[[PeerIdentity], bool | None],
-        schedule: Callable[[Callable[[], None]], None],
-        notify: Callable[[PeerEvent], None],
-    ) -> None:
-        self._identity = identity
-        self._timing = timing
-        self._offers = offers
-        self._peer_alive = peer_alive
-        self._schedule = schedule
-        self._notify = notify
-        self._changed = threading.Condition()
-        self._catalogue = Catalogue()
-        self._sessions: list[_Session] = []
-        self._by_routing_id: dict[bytes, _Session] = {}
-        self._listener: Listener | None = None
-        self._closing = False
-        self._failure: CacheError | None = None
-        self.started = self.refused = self.malformed = 0
-        self._last_logger = 0.0
-
-    # --- any thread ----------------------------------------------------------------------------------------------
-
-    @property
-    def infos(self) -> tuple[SessionInfo, ...]:
-        """What is known about every session."""
-        now = boottime()
-        with self._changed:
-            return tuple(
-                SessionInfo(
-                    session.peer,
-                    session.address,
-                    session.state,
-                    max(0.0, now - session.answered_at),
-                    session.wire_id,
-                    session.writes,
-                    tuple(sorted(session.owed)),
-                )
-                for session in self._sessions
-            )
-
-    def publish(self, records: Sequence[CacheRecord]) -> None:
-        """Offer caches to every reader, now and later; one numbered change. A fetch that starts afterwards has them."""
-        with self._changed:
-            self._check()
-            self._catalogue.add(records)
-        self._schedule(self.push)
-
-    def retire(self, cache_ids: Iterable[int], deadline: float) -> None:
-        """Take caches back from every reader; see `Peers.retire`."""
-        wanted = set(cache_ids)
-        with self._changed:
-            self._check()
-            # When the call is repeated, those who have answered are not asked again.
-            fresh = wanted - self._catalogue.retiring
-            self._catalogue.retire(wanted)
-            for session in self._sessions:
-                if session.ready:
-                    session.owed |= fresh
-        self._schedule(self.push)
-        with self._changed:
-            while True:
-                self._check()
-                holders = [session for session in self._sessions if session.owed & wanted]
-                if not holders:
-                    break
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    raise self._busy(wanted, holders)
-                self._changed.wait(min(remaining, 3600.0))
-            self._catalogue.remove(sorted(wanted))
-        self._schedule(self.push)
-
-    def fail(self, error: CacheError) -> None:
-        """The service thread has failed: whoever waits gets the error."""
-        with self._changed:
-            self._failure = error
-            self._changed.notify_all()
-
-    # --- service thread ------------------------------------------------------------------------------------------
-
-    def serve(self, listener: Listener) -> None:
-        """Send through this listener from now on."""
-        self._listener = listener
-
-    def push(self) -> None:
-        """Send every session what it has not been sent: changes, and the caches it is to let go of."""
-        with self._changed:
-            for session in list(self._sessions):
-                self._update(session)
-                if session.owed and session.routing_id is not None:
-                    self._send(session, Retiring(tuple(sorted(session.owed))))
-
-    def check(self) -> None:
-        """Once each interval: repeat what was not answered, and end the sessions that do not count any more."""
-        listener = self._listener
-        # What a peer has sent while this process was busy counts: it must be read before silence is judged.
-        drained = listener is None or listener.read_messages(10_000)
-        self.push()
-        now = boottime()
-        with self._changed:
-            for session in list(self._sessions):
-                self._probe(session)
-                silent = now - session.answered_at >= self._timing.owner_silence
-                if session.routing_id is None and self._proven_dead(session.peer):
-                    self._end(session, "its process is dead")
-                elif silent and drained and not session.writes:
-                    self._end(session, f"it was silent for {self._timing.owner_silence:g} s")
-                elif silent and drained and self._proven_dead(session.peer):
-                    self._end(session, "it was silent and its process is dead")
-
-    def connection_lost(self) -> None:
-        """Some connection is gone: find out whose."""
-        with self._changed:
-            for session in list(self._sessions):
-                self._probe(session)
-
-    def receive(self, routing_id: bytes, frames: list[bytes], address: str) -> None:
-        """Handle one message. Whatever is wrong with it ends its own session and nothing else."""
-        with self._changed:
-            session = self._by_routing_id.get(routing_id)
-            try:
-                if len(frames) != 1:
-                    raise MalformedMessageError(f"a message of {len(frames)} frames instead of one")
-                message = decode_reader_message(frames[0])
-                if isinstance(message, Hello):
-                    self._hello(routing_id, session, message, address)
-                elif session is None or session.token != message.session:
-                    self._answer(routing_id, SessionGone("there is no such session any more"))
-                else:
-                    self._handle(session, message)
-            except OtherVersionError as error:
-                # Whoever reads the answer sees by its first bytes which version this side speaks.
-                self._answer(routing_id, Refused(Refusal.VERSION.name, str(error)))
-                self._bad_message(routing_id, session, address, error)
-            except MalformedMessageError as error:
-                self._bad_message(routing_id, session, address, error)
-            except Exception as error:
-                _logger.exception("handling a message from %s failed", address)
-                self._bad_message(routing_id, session, address, error)
-
-    def close(self) -> None:
-        """Tell every reader that this manager ends, and take no new ones."""
-        with self._changed:
-            self._closing = True
-            for session in list(self._sessions):
-                self._end(session, "the manager was closed")
-
-    # --- with the lock held, in the service thread ---------------------------------------------------------------
-
-    def _hello(self, routing_id: bytes, session: _Session | None, hello: Hello, address: str) -> None:
-        if session is not None:
-            raise MalformedMessageError("a second Hello in one session")
-        peer = hello.identity.identity
-        for ended in [one for one in self._sessions if one.token in hello.ended and _same(one.peer, peer)]:
-            self._end(ended, "the peer has linked anew and reads nothing over the old link")
-        refusal = self._refusal(peer)
-        if refusal is not None:
-            self.refused += 1
-            reason, detail = refusal
-            _logger.warning("refused a link from %s at %s: %s", peer, address, reason.value)
-            self._notify(PeerEvent(EventKind.REFUSED, peer, reason.value))
-            self._answer(routing_id, Refused(reason.name, detail))
-            return
-        session = _Session(peer, routing_id, address)
-        snapshot = self._catalogue.snapshot(0)
-        session.number = snapshot.number
-        welcome = Welcome(
-            IdentityRecord.of(self._identity),
-            session.token,
-            process.answer(hello.challenge, self._identity.incarnation),
-            self._timing.owner_silence,
-            self._offers(),
-            snapshot.number,
-            snapshot.records,
-        )
-        self._sessions.append(session)
-        self._by_routing_id[routing_id] = session
-        self._send(session, welcome)
-
-    def _refusal(self, peer: PeerIdentity) -> tuple[Refusal, str] | None:
-        own = self._identity
-        if self._closing:
-            return Refusal.CLOSING, f"cluster {own.cluster_id}"
-        if peer.incarnation == own.incarnation:
-            return Refusal.SELF, f"cluster {own.cluster_id}"
-        if peer.cluster_id == own.cluster_id:
-            return Refusal.OWN_ID, f"both have cluster id {own.cluster_id}; the listener runs on {own.host}"
-        for other in [one for one in self._sessions if one.peer.cluster_id == peer.cluster_id]:
-            if _same(other.peer, peer):
-                continue  # it may only be looking who answers here; see _ready
-            if self._probe(other) and not self._proven_dead(other.peer):
-                return Refusal.DUPLICATE, (
-                    f"process {other.peer.pid} on {other.peer.host} has linked with cluster id {peer.cluster_id} and lives"
-                )
-        return None
-
-    def _handle(self, session: _Session, message: ReaderMessage) -> None:
-        if isinstance(message, Ping):
-            self._update(session)
-            if self._send(session, Pong(message.sequence, self._catalogue.number)):
-                session.answered_at = boottime()
-        elif isinstance(message, Fetch):
-            snapshot = self._catalogue.snapshot(message.request)
-            if self._send(session, snapshot):
-                session.number = snapshot.number
-        elif isinstance(message, Retired):
-            session.owed.difference_update(message.cache_ids)
-            self._changed.notify_all()
-        elif isinstance(message, Ready):
-            self._ready(session, message)
-        elif isinstance(message, Goodbye):
-            self._send(session, Farewell())
-            self._end(session, "the peer has unlinked", tell=False)
-
-    def _ready(self, session: _Session, message: Ready) -> None:
-        if session.ready:
-            raise MalformedMessageError("a second Ready in one session")
-        for other in [one for one in self._sessions if one is not session and _same(one.peer, session.peer)]:
-            self._detach(other, "the peer has linked anew")
-        # The changes go first: caches that were taken back meanwhile are unknown to the reader before it may read.
-        self._update(session)
-        session.ready, session.wire_id, session.writes = True, message.wire_id, message.writes
-        session.owed = set(self._catalogue.retiring)
-        session.answered_at = boottime()
-        self.started += 1
-        if self._send(session, Linked(message.sequence, self._catalogue.number)):
-            self._notify(PeerEvent(EventKind.SESSION_STARTED, session.peer, f"from {session.address}"))
-
-    def _update(self, session: _Session) -> None:
-        if session.number != self._catalogue.number and session.routing_id is not None:
-            message: OwnerMessage = self._catalogue.since(session.number)
-            assert not isinstance(message, Snapshot) or message.request == 0
-            if self._send(session, message):
-                session.number = self._catalogue.number
-
-    def _send(self, session: _Session, message: OwnerMessage) -> bool:
-        """Whether it is on its way. A session whose connection is gone is detached."""
-        if session.routing_id is None or self._listener is None:
-            return False
-        delivery = self._listener.send(session.routing_id, encode(message))
-        if delivery is Delivery.GONE:
-            self._detach(session, "its connection is gone")
-        return delivery is Delivery.SENT
-
-    def _answer(self, routing_id: bytes, message: OwnerMessage) -> None:
-        if self._listener is not None:
-            self._listener.send(routing_id, encode(message))
-
-    def _probe(self, session: _Session) -> bool:
-        """Whether the session's connection is there."""
-        self._send(session, Probe())
-        return session.routing_id is not None
-
-    def _detach(self, session: _Session, reason: str) -> None:
-        """The connection is gone, or does not count any more; the reader may still be reading."""
-        if session.routing_id is None:
-            return
-        self._by_routing_id.pop(session.routing_id, None)
-        session.routing_id = None
-        if not session.ready:
-            self._end(session, reason)
-            return
-        _logger.info("session of cluster %d (process %d) lost: %s", session.peer.cluster_id, session.peer.pid, reason)
-        self._notify(PeerEvent(EventKind.SESSION_LOST, session.peer, reason))
-        if self._proven_dead(session.peer):
-            self._end(session, "its process is dead")
-
-    def _end(self, session: _Session, reason: str, tell: bool = True) -> None:
-        if session not in self._sessions:
-            return
-        if tell:
-            self._send(session, SessionGone(reason))
-        if session not in self._sessions:  # sending found it gone and ended it
-            return
-        self._sessions.remove(session)
-        if session.routing_id is not None:
-            self._by_routing_id.pop(session.routing_id, None)
-            session.routing_id = None
-        session.owed.clear()
-        self._changed.notify_all()
-        if session.ready:
-            _logger.info(
-                "session of cluster %d (process %d) ended: %s", session.peer.cluster_id, session.peer.pid, reason
-            )
-            self._notify(PeerEvent(EventKind.SESSION_ENDED, session.peer, reason))
-
-    def _proven_dead(self, peer: PeerIdentity) -> bool:
-        return self._peer_alive(peer) is False
-
-    def _bad_message(self, routing_id: bytes, session: _Session | None, address: str, error: Exception) -> None:
-        self.malformed += 1
-        if session is not None or time.monotonic() - self._last_logger > 1.0:  # one stranger must not fill the disk
-            self._last_logger = time.monotonic()
-            _logger.warning("a message from %s was not understood: %s", address, error)
-            peer = session.peer if session is not None else None
-            self._notify(PeerEvent(EventKind.MALFORMED, peer, str(error)[:200]))
-        gone = SessionGone(f"a message was not understood: {str(error)[:200]}")
-        if session is None:
-            self._answer(routing_id, gone)
-        elif session.ready:
-            # What it reads now is its own; it counts as a reader until its lease is over.
-            self._send(session, gone)
-            self._detach(session, "it sent a message that was not understood")
-        else:
-            self._end(session, "it sent a message that was not understood")
-
-    def _busy(self, cache_ids: set[int], holders: list[_Session]) -> CacheBusyError:
-        held = {cache_id for session in holders for cache_id in session.owed & cache_ids}
-        records = [record for cache_id in sorted(held) if (record := self._catalogue.record(cache_id)) is not None]
-        names = ", ".join(
-            f"cluster {session.peer.cluster_id} (process {session.peer.pid} on {session.peer.host}, {session.state})"
-            for session in holders
-        )
-        return CacheBusyError(
-            f"caches {sorted(held)} may still be read by {names}; their memory stays registered and must not be freed; "
-            "repeat the call, or end those transfers",
-            peers=tuple(sorted({session.peer.cluster_id for session in holders})),
-            ranges=tuple(piece for record in records for piece in record.ranges),
+    def info(self, now: float) -> SessionInfo:
+        """What others may know, at `now` on `boottime()`."""
+        return SessionInfo(
+            self.peer,
+            self.address,
+            self.state,
+            max(0.0, now - self.answered_at),
+            self.wire_id,
+            self.writes,
+            tuple(sorted(self.owed)),
         )
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
-
-def _same(one: PeerIdentity, other: PeerIdentity) -> bool:
-    return one.incarnation == other.incarnation
+def busy_error(records: Iterable[CacheRecord], holders: Sequence[Session]) -> CacheBusyError:
+    """The error of a retirement that `holders` keep from ending."""
+    held = list(records)
+    names = ", ".join(
+        f"cluster {session.peer.cluster_id} (process {session.peer.pid} on {session.peer.host}, {session.state})"
+        for session in holders
+    )
+    return CacheBusyError(
+        f"caches {[record.cache_id for record in held]} may still be read by {names}; their memory stays registered and "
+        "must not be freed; repeat the call, or end those transfers",
+        peers=tuple(sorted({session.peer.cluster_id for session in holders})),
+        ranges=tuple(piece for record in held for piece in record.ranges),
+    )

@@ -21,7 +21,8 @@ from cachecore.errors import (
     LinkLostError,
     NotLinkedError,
 )
-from cachecore.peers import Peers, Timing
+from cachecore.peers import Peers, Timing, manager
+from cachecore.peers.addresses import ResolvedAddress
 from cachecore.peers.keyfiles import loopback_pair
 from cachecore.peers.messages import (
     Changes,
@@ -62,10 +63,10 @@ def until(condition, seconds=20.0):
         time.sleep(0.005)
 
 
-def record(cache_id, wire_id="fake/1"):
+def record(cache_id, wire_id="fake/1", region=REGION):
     keys = (BlocksKeyRecord(cache_id),)
     return CacheRecord(
-        cache_id, True, keys, 1, (4, 8), DataType.DT_UINT8, Placement.HOST, 0, (cache_id << 12,), {wire_id: (REGION,)}
+        cache_id, True, keys, 1, (4, 8), DataType.DT_UINT8, Placement.HOST, 0, (cache_id << 12,), {wire_id: (region,)}
     )
 
 
@@ -227,12 +228,15 @@ def test_a_change_that_was_missed_is_noticed_and_fetched(link, owner):
 
 
 def test_a_cache_published_later_is_made_known_to_the_engine_once_and_shared_regions_are_counted(link, owner, engine):
-    owner.push(Changes(1, 2, (record(2), record(3, "other/1")), ()))
+    own = RegionRecord(1 << 30, 1 << 16, Placement.HOST, b"own")
+    owner.push(Changes(1, 2, (record(2), record(3, "other/1"), record(4, region=own)), ()))
     until(lambda: link.number == 2)
-    assert engine.calls[1:] == []
     for _ in range(3):
         link.lookup(BlocksCacheKey(1, 2), deadline=soon())
-    assert engine.calls[1:] == [("update", 0, 0)]  # its region came with cache 1
+    assert engine.calls[1:] == []  # its region came with cache 1
+    for _ in range(3):
+        link.lookup(BlocksCacheKey(1, 4), deadline=soon())
+    assert engine.calls[1:] == [("update", 1, 0)]
     with pytest.raises(CacheIncompatibleError, match=r"other/1.*fake/1"):
         link.lookup(BlocksCacheKey(1, 3), deadline=soon())
     owner.push(Retiring((1,)))
@@ -489,3 +493,37 @@ def test_an_engine_that_proves_the_peer_gone_loses_the_link(link):
     until(lambda: link.state == "LOST")
     with pytest.raises(LinkLostError, match="its process ended"):
         link.begin(link.caches[0])
+
+
+def test_a_failed_service_thread_ends_every_wait_with_its_cause(link, owner, peers):
+    owner.answers[Fetch] = False
+    failures = []
+
+    def look():
+        try:
+            link.lookup(BlocksCacheKey(1, 9), deadline=soon(60))
+        except CacheError as error:
+            failures.append(error)
+
+    waiting = threading.Thread(target=look)
+    waiting.start()
+    until(lambda: owner.count(Fetch) == 1)
+    peers._service.submit(lambda: 1 / 0)
+    waiting.join(20)
+    assert "link service failed: ZeroDivisionError" in str(failures)
+    until(lambda: link.state == "LOST")
+    for call in (lambda: peers.link(5, owner.address, deadline=soon()), lambda: peers.publish([record(5)])):
+        with pytest.raises(CacheError, match="link service failed: ZeroDivisionError") as caught:
+            call()
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert peers.close(deadline=soon()) == ()
+
+
+def test_every_address_of_a_name_is_tried(peers, owner, monkeypatch):
+    host, port = owner.address.rsplit(":", 1)
+    found = [ResolvedAddress("127.0.0.9", int(port)), ResolvedAddress(host, int(port))]
+    monkeypatch.setattr(manager, "resolve", lambda *arguments, **more: found)
+    assert peers.link(1, "name:1", deadline=soon()).address == owner.address
+    monkeypatch.setattr(manager, "resolve", lambda *arguments, **more: found[:1] * 2)
+    with pytest.raises(LinkFailedError, match=r"127\.0\.0\.9.*; address 127\.0\.0\.9"):
+        peers.link(3, "name:1", deadline=soon())

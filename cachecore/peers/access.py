@@ -1,0 +1,144 @@
+"""What one engine has been told about one peer: connected or not, and which of its regions.
+
+The engine is called under its lock, which everybody holds who registers with it or connects it. Regions that several
+caches share are counted, so that the engine hears of each once when it comes and once when it goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from cachecore.engine import EngineBinding, PeerIdentity, RemoteRegion
+from cachecore.errors import CacheIncompatibleError, CacheTimeoutError
+from cachecore.peers.remote import RemoteCache
+
+__all__ = ["EngineAccess"]
+
+_logger = logging.getLogger("cachecore.peers")
+
+
+class EngineAccess:
+    """The access of this manager's engine to one peer's memory. Thread-safe.
+
+    Args:
+        peer: Whose memory.
+    """
+
+    def __init__(self, peer: PeerIdentity) -> None:
+        self._peer = peer
+        self._users: Counter[RemoteRegion] = Counter()
+        #: The engine in use; None for a peer in this process, whose memory needs none.
+        self.binding: EngineBinding | None = None
+        #: Whether the engine has access.
+        self.connected = False
+
+    def connect(
+        self,
+        binding: EngineBinding,
+        endpoint: bytes,
+        caches: Callable[[], Sequence[RemoteCache]],
+        deadline: float,
+    ) -> list[RemoteCache]:
+        """Give the engine access to everything the peer offers now.
+
+        Returns:
+            Caches that were taken back meanwhile: `forget` them.
+
+        Raises:
+            LinkFailedError, EngineError: What the engine raises.
+            CacheTimeoutError: The engine is busy with something else.
+        """
+        with _held(binding, deadline):
+            offered = [cache for cache in caches() if not cache.retiring]
+            users: Counter[RemoteRegion] = Counter()
+            for cache in offered:
+                cache.regions = cache.regions_for(binding.wire_id)
+                users.update(cache.regions)
+            binding.engine.connect(self._peer, endpoint, list(users), deadline)
+            self.binding, self.connected, self._users = binding, True, users
+            for cache in offered:
+                cache.usable = bool(cache.regions)
+            return [cache for cache in offered if cache.retiring]
+
+    def ensure(self, cache: RemoteCache, check: Callable[[RemoteCache], None], deadline: float) -> None:
+        """Make a cache usable that was published after the engine connected.
+
+        Args:
+            cache: Which.
+            check: Raises when the cache must not be used any more; called with the engine held.
+            deadline: On `time.monotonic()`.
+
+        Raises:
+            CacheIncompatibleError: It is not registered with this engine.
+            CacheTimeoutError: The engine is busy with something else.
+        """
+        binding = self.binding
+        if binding is None:
+            cache.usable = True
+            return
+        with _held(binding, deadline):
+            check(cache)
+            if cache.usable:
+                return
+            regions = cache.regions_for(binding.wire_id)
+            if not regions:
+                raise CacheIncompatibleError(
+                    f"cache {cache.cache_id} of cluster {self._peer.cluster_id} is registered with the engines "
+                    f"{sorted(cache.record.regions)} and the link uses {binding.wire_id}; register it with that one too"
+                )
+            fresh = [region for region in regions if not self._users[region]]
+            if fresh:
+                binding.engine.update(self._peer, fresh, [])
+            self._users.update(regions)
+            cache.regions, cache.usable = regions, True
+
+    def forget(self, cache: RemoteCache) -> None:
+        """The cache is not used any more: the engine forgets what no other cache needs. In the worker."""
+        binding = self.binding
+        if binding is None:
+            return
+        with binding.lock:
+            if not (cache.usable and self.connected):
+                return
+            cache.usable = False
+            gone = []
+            for region in cache.regions:
+                self._users[region] -= 1
+                if not self._users[region]:
+                    del self._users[region]
+                    gone.append(region)
+            if gone:
+                try:
+                    binding.engine.update(self._peer, [], gone)
+                except Exception:
+                    # Nothing is read from there any more, which is all that the owner must know.
+                    _logger.exception("engine %s did not forget cache %d", binding.wire_id, cache.cache_id)
+
+    def release(self, deadline: float) -> bool:
+        """Take the access away. Returns whether everything the engine started towards this peer is quiescent.
+
+        Raises:
+            CacheTimeoutError: The engine is busy with something else.
+        """
+        binding = self.binding
+        if binding is None:
+            return True
+        with _held(binding, deadline):
+            if self.connected and binding.engine.disconnect(self._peer, deadline):
+                self.connected = False
+                self._users.clear()
+            return not self.connected
+
+
+@contextlib.contextmanager
+def _held(binding: EngineBinding, deadline: float) -> Iterator[None]:
+    if not binding.lock.acquire(timeout=max(0.0, min(deadline - time.monotonic(), 3600.0))):
+        raise CacheTimeoutError(f"engine {binding.wire_id} was busy until the deadline; it does one thing at a time")
+    try:
+        yield
+    finally:
+        binding.lock.release()
