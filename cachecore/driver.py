@@ -144,16 +144,18 @@ class RegistrationRequest:
     """What `check_registration` judges: one call of a register function, ranges in the order of `addrs`.
 
     Attributes:
-        function: "register_cache", "register_blocks_cache" or "register_layers".
+        function: Name of the public function, for messages.
         ranges: (address, bytes) per tensor.
         placement: What the descriptor says.
         remote_accessible: Whether peers may reach it.
+        is_blocks: Whether the cache is paged; the vendor's rules for the two kinds differ.
     """
 
     function: str
     ranges: tuple[tuple[int, int], ...]
     placement: Placement
     remote_accessible: bool
+    is_blocks: bool = True
 
 
 @dataclass(frozen=True)

@@ -201,27 +201,26 @@ class Registry:
                 sum(nbytes for base, nbytes in ranges if (base, nbytes) not in known),
                 self._byte_limits[desc.placement],
             )
-            self._check_memory(function, desc.placement, ranges, remote_accessible)
+            self._check_memory(RegistrationRequest(function, ranges, desc.placement, remote_accessible, is_blocks))
             return self._join(desc, addrs, is_blocks, checked_key, checked_keys, remote_accessible, tensors, joined)
 
     def _owned(self, region: LocalRegion, caches: Sequence[LocalCache]) -> rules.OwnedRange:
         owners = ", ".join(str(c) for c in caches if region in c.regions)
         return rules.OwnedRange(region.base, region.nbytes, owners)
 
-    def _check_memory(
-        self, function: str, placement: Placement, ranges: tuple[tuple[int, int], ...], remote_accessible: bool
-    ) -> None:
+    def _check_memory(self, request: RegistrationRequest) -> None:
         self._driver.bind_thread()
-        infos = self._driver.describe(ranges)
-        rules.check_mapped(ranges, infos)
-        rules.check_placement(placement, ranges, infos)
-        self._driver.check_registration(RegistrationRequest(function, ranges, placement, remote_accessible), infos)
+        infos = self._driver.describe(request.ranges)
+        rules.check_mapped(request.ranges, infos)
+        rules.check_placement(request.placement, request.ranges, infos)
+        self._driver.check_registration(request, infos)
         for policy in self._policies:
             try:
-                policy.check_registration(function, self._cluster_id, ranges)
+                policy.check_registration(request.function, self._cluster_id, request.ranges)
             except Exception as error:
                 raise RegistrationRefusedError(
-                    f"{function} was refused by the policy {type(policy).__name__}: {type(error).__name__}: {error}"
+                    f"{request.function} was refused by the policy {type(policy).__name__}: "
+                    f"{type(error).__name__}: {error}"
                 ) from error
 
     def _join(
