@@ -113,7 +113,7 @@ class Dialogue:
         self._service.submit(self._fetch)
         self._service.wait(future, deadline, f"{self._peer} ({self.state}) did not send its catalogue")
 
-    def make_ready(self, wire_id: str | None, writes: bool, deadline: float) -> None:
+    def make_ready(self, wire_id: str | None, endpoint: bytes, writes: bool, deadline: float) -> None:
         """Tell the owner that reading begins, and wait until it counts this reader.
 
         Raises:
@@ -125,7 +125,7 @@ class Dialogue:
             self._ready = future
             if self.state == "LOST":
                 self._service.settle(future, error=self.lost_error())
-            elif not self._send_timed(lambda number: Ready(self._token, number, wire_id, writes)):
+            elif not self._send_timed(lambda number: Ready(self._token, number, wire_id, endpoint, writes)):
                 self.lose("the peer takes no messages")
 
         self._service.submit(send)

@@ -205,7 +205,8 @@ class Link:
 
     def make_ready(self, deadline: float, writes: bool) -> None:
         """Be counted as a reader by the owner; see `Dialogue.make_ready`."""
-        self.dialogue.make_ready(self.wire_id, writes, deadline)
+        engine = self.engine
+        self.dialogue.make_ready(self.wire_id, b"" if engine is None else engine.endpoint(), writes, deadline)
 
     def unlink(self, deadline: float) -> None:
         """Start nothing more, wait for what runs, give up access, and say goodbye. Can be repeated.

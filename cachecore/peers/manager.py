@@ -25,6 +25,7 @@ from cachecore.peers.links import LinkTable
 from cachecore.peers.listener import Listener
 from cachecore.peers.liveness import Timing
 from cachecore.peers.messages import EngineOffer
+from cachecore.peers.proof import ProcessProof
 from cachecore.peers.records import CacheRecord
 from cachecore.peers.security import Keyring, Security
 from cachecore.peers.service import Service
@@ -90,7 +91,7 @@ class Peers:
             identity,
             self._timing,
             partial(_offers, tuple(engines)),
-            partial(_peer_alive, tuple(engines)),
+            ProcessProof(engines, self._worker),
             self._schedule,
             self._tally.add,
         )
@@ -334,24 +335,6 @@ def _new_service(cluster_id: int) -> Service:
 
 def _offers(engines: Sequence[EngineBinding]) -> tuple[EngineOffer, ...]:
     return tuple(EngineOffer(binding.wire_id, binding.rank, binding.engine.endpoint()) for binding in engines)
-
-
-def _peer_alive(engines: Sequence[EngineBinding], peer: PeerIdentity) -> bool | None:
-    """What the engines can prove about a peer's process; those that cannot say anything have no `peer_alive`."""
-    answer: bool | None = None
-    for binding in engines:
-        ask = getattr(binding.engine, "peer_alive", None)
-        if ask is None:
-            continue
-        try:
-            alive = ask(peer)
-        except Exception:
-            _logger.exception("engine %s failed to say whether process %d lives", binding.wire_id, peer.pid)
-            continue
-        if alive is False:
-            return False
-        answer = alive if answer is None else answer
-    return answer
 
 
 def _look_for_lost(service: Service, sessions: Sessions) -> None:

@@ -144,12 +144,18 @@ class Hello(_Message, frozen=True, tag="hello"):
 class Ready(_Message, frozen=True, tag="ready"):
     """The reader's engine is connected; reads may begin as soon as this is answered.
 
-    With `writes`, the reader may also write: the owner then never takes silence for the end of it, only proof.
+    Attributes:
+        session: See Welcome.
+        sequence: As in a Ping.
+        wire_id: The engine; None within one process.
+        endpoint: Of the reader's engine: lets the owner's engine hold the reader's process.
+        writes: The reader may also write: the owner then never takes silence for the end of it, only proof.
     """
 
     session: _Token
     sequence: U64
     wire_id: WireId | None
+    endpoint: bytes
     writes: bool
 
 

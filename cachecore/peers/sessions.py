@@ -45,6 +45,7 @@ from cachecore.peers.messages import (
     decode_reader_message,
     encode,
 )
+from cachecore.peers.proof import ProcessProof
 from cachecore.peers.records import CacheRecord
 from cachecore.peers.session import Session, SessionInfo, busy_error
 
@@ -60,7 +61,7 @@ class Sessions:
         identity: Of this manager.
         timing: Intervals.
         offers: Engines that readers may use; asked for each new session.
-        peer_alive: What the engines know about a peer's process: True, False (proven dead) or None.
+        proof: What the engines know about the processes of readers.
         schedule: Runs a function in the service thread.
         notify: Takes events; never waits.
     """
@@ -70,14 +71,14 @@ class Sessions:
         identity: PeerIdentity,
         timing: Timing,
         offers: Callable[[], tuple[EngineOffer, ...]],
-        peer_alive: Callable[[PeerIdentity], bool | None],
+        proof: ProcessProof,
         schedule: Callable[[Callable[[], None]], None],
         notify: Callable[[PeerEvent], None],
     ) -> None:
         self._identity = identity
         self._timing = timing
         self._offers = offers
-        self._peer_alive = peer_alive
+        self._proof = proof
         self._schedule = schedule
         self._notify = notify
         self._changed = threading.Condition()
@@ -281,6 +282,7 @@ class Sessions:
         session.ready, session.wire_id, session.writes = True, message.wire_id, message.writes
         session.owed = set(self._catalogue.retiring)
         session.answered_at = boottime()
+        self._proof.watch(session.peer, message.wire_id, message.endpoint)
         if self._send(session, Linked(message.sequence, self._catalogue.number)):
             self._notify(PeerEvent(EventKind.SESSION_STARTED, session.peer, f"from {session.address}"))
 
@@ -337,13 +339,15 @@ class Sessions:
         session.owed.clear()
         self._changed.notify_all()
         if session.ready:
+            if not any(one.peer == session.peer for one in self._sessions):
+                self._proof.unwatch(session.peer, session.wire_id)
             _logger.info(
                 "session of cluster %d (process %d) ended: %s", session.peer.cluster_id, session.peer.pid, reason
             )
             self._notify(PeerEvent(EventKind.SESSION_ENDED, session.peer, reason))
 
     def _proven_dead(self, peer: PeerIdentity) -> bool:
-        return self._peer_alive(peer) is False
+        return self._proof.alive(peer) is False
 
     def _bad_message(self, routing_id: bytes, session: Session | None, address: str, error: Exception) -> None:
         if session is not None or time.monotonic() - self._logged_at > 1.0:  # one peer must not fill the disk

@@ -74,16 +74,25 @@ class Wire:
 
 class Owner:
     def __init__(self):
-        self.wire, self.dead, self.events = Wire(), {}, []
+        self.wire, self.dead, self.watched, self.events = Wire(), {}, {}, []
         self.sessions = Sessions(
             OWNER,
             TIMING,
             lambda: (EngineOffer("fake/1", 1, b"here"),),
-            lambda one: self.dead.get(one.pid),
+            self,
             lambda function: function(),
             self.events.append,
         )
         self.sessions.serve(self.wire)
+
+    def alive(self, who):
+        return self.dead.get(who.pid)
+
+    def watch(self, who, wire_id, endpoint):
+        self.watched[who] = (wire_id, endpoint)
+
+    def unwatch(self, who, wire_id):
+        assert self.watched.pop(who)[0] == wire_id
 
     def say(self, routing_id, message):
         frames = [encode(message)] if not isinstance(message, list) else message
@@ -95,7 +104,7 @@ class Owner:
 
     def link(self, routing_id, who=None, writes=False, ended=()):
         welcome = self.hello(routing_id, who or peer(), ended)
-        self.say(routing_id, Ready(welcome.session, 1, "fake/1", writes))
+        self.say(routing_id, Ready(welcome.session, 1, "fake/1", b"there", writes))
         assert len(self.wire.take(routing_id, Linked)) == 1
         return welcome.session
 
@@ -182,7 +191,7 @@ def test_a_reader_that_becomes_ready_during_a_retirement_is_waited_for(owner):
     welcome = owner.hello(b"b", peer(3, 2))
     with pytest.raises(CacheBusyError):
         owner.retire(1)
-    owner.say(b"b", Ready(welcome.session, 1, "fake/1", False))
+    owner.say(b"b", Ready(welcome.session, 1, "fake/1", b"there", False))
     owner.say(b"a", Retired(first, (1,)))
     with pytest.raises(CacheBusyError) as caught:
         owner.retire(1)
@@ -352,6 +361,19 @@ def test_a_handshake_that_breaks_off_leaves_no_session(owner):
     owner.wire.gone.add(b"a")
     owner.sessions.connection_lost()
     assert owner.states() == []
+
+
+def test_the_process_of_a_reader_is_held_as_long_as_it_counts(owner, clock):
+    owner.link(b"a")
+    assert owner.watched == {peer(): ("fake/1", b"there")}
+    owner.link(b"b", peer())  # linked anew; the old session still counts
+    clock[0] += TIMING.owner_silence - 1
+    owner.say(b"b", Ping(owner.sessions._sessions[1].token, 5))
+    clock[0] += 1
+    owner.sessions.check()
+    assert owner.states() == ["LINKED"] and list(owner.watched) == [peer()]
+    owner.say(b"b", Goodbye(owner.sessions._sessions[0].token))
+    assert owner.watched == {}
 
 
 def test_closing_tells_every_reader_and_takes_no_new_ones(owner):

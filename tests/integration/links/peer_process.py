@@ -44,6 +44,14 @@ class FakeEngine(TransferEngine):
     def endpoint(self):
         return f"{self.wire_id} of {os.getpid()}".encode()
 
+    def watch(self, peer, endpoint):
+        if self.proves:
+            self.calls.append(["watch", peer.cluster_id, endpoint.decode()])
+
+    def unwatch(self, peer):
+        if self.proves:
+            self.calls.append(["unwatch", peer.cluster_id])
+
     def peer_alive(self, peer):
         if not self.proves:
             return None

@@ -49,6 +49,8 @@ def test_a_killed_reader_that_an_engine_proves_dead_is_not_waited_for(linked):
     pair.reader.signal(signal.SIGKILL)
     pair.reader.process.wait(30)
     assert pair.owner.ask("retire", 1) < 10
+    watched = [["watch", 2, f"fake/1 of {pair.reader.pid}"], ["unwatch", 2]]
+    until(lambda: pair.owner.ask("calls") == watched)
 
 
 def test_a_killed_reader_makes_room_for_its_successor_at_once(linked, spawn):
