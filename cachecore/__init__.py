@@ -49,7 +49,7 @@ from cachecore.errors import (
 from cachecore.manager import CacheManager
 from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
 from cachecore.peer import Peer
-from cachecore.peers import Security
+from cachecore.peers import InsecureLinkWarning, Security
 from cachecore.stats import Stats
 from cachecore.types import (
     NO_ID,
@@ -94,6 +94,7 @@ __all__ = [
     "EngineError",
     "FailureCause",
     "ForkedProcessError",
+    "InsecureLinkWarning",
     "LinkFailedError",
     "LinkLostError",
     "ManagerClosedError",
