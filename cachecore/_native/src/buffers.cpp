@@ -1,7 +1,7 @@
 // Where the memory of a Python buffer is. Python itself offers no way to ask.
-#include "buffers.hpp"
-
 #include <cstdint>
+
+#include "bindings.hpp"
 
 namespace py = pybind11;
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bindings.hpp"
 #include "integers.hpp"
-#include "plain_class.hpp"
 #include "refusal.hpp"
 
 namespace py = pybind11;

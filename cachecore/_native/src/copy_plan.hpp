@@ -8,8 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include <pybind11/pybind11.h>
-
 namespace cachecore {
 
 // Start addresses of one tensor on both sides.
@@ -106,7 +104,5 @@ private:
     std::size_t pair_ = 0;
     std::size_t run_ = 0;
 };
-
-void register_copy_plan(pybind11::module_ &module);
 
 }  // namespace cachecore

@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "bindings.hpp"
 #include "integers.hpp"
-#include "plain_class.hpp"
 #include "refusal.hpp"
 
 namespace py = pybind11;

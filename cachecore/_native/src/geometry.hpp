@@ -6,8 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include <pybind11/pybind11.h>
-
 namespace cachecore {
 
 // Block b of tensor t is the block_bytes bytes from bases[t] + offset + b * block_stride on. The constructor proves
@@ -38,7 +36,5 @@ private:
     std::uint64_t offset_;
     std::uint64_t tensor_bytes_;
 };
-
-void register_geometry(pybind11::module_ &module);
 
 }  // namespace cachecore

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "bindings.hpp"
 #include "refusal.hpp"
 
 namespace py = pybind11;

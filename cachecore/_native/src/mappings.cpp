@@ -1,5 +1,4 @@
-#include "mappings.hpp"
-
+// What the kernel has mapped where in this process.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "bindings.hpp"
 #include "integers.hpp"
-#include "plain_class.hpp"
 #include "refusal.hpp"
 
 namespace py = pybind11;

@@ -1,19 +1,5 @@
 // The extension module cachecore._core: one register function a file.
-#include <pybind11/pybind11.h>
-
-#include "buffers.hpp"
-#include "copy_plan.hpp"
-#include "geometry.hpp"
-#include "mappings.hpp"
-#include "nonce.hpp"
-#include "planning.hpp"
-#include "planted_bug.hpp"
-#include "refusal.hpp"
-#include "regions.hpp"
-#include "report.hpp"
-#include "shared_block.hpp"
-#include "vm.hpp"
-#include "words.hpp"
+#include "bindings.hpp"
 
 PYBIND11_MODULE(_core, module) {
     module.doc() = "Native parts of cachecore: plans, copies between processes, shared memory.";

@@ -14,8 +14,6 @@
 
 #include "refusal.hpp"
 
-namespace py = pybind11;
-
 namespace cachecore {
 
 namespace {
@@ -142,27 +140,7 @@ TransferReport move_plan(const CopyPlan &plan, const MoveLimits &limits, const B
     return move.report();
 }
 
-CancelFlag::CancelFlag(py::handle flag) {
-    if (flag.is_none()) {
-        return;
-    }
-    if (PyObject_GetBuffer(flag.ptr(), &view_, PyBUF_SIMPLE) != 0) {
-        throw py::error_already_set();
-    }
-    if (view_.len < 1) {
-        PyBuffer_Release(&view_);
-        refuse(Reason::value, "cancel is empty; it must hold at least one byte");
-    }
-    byte_ = static_cast<const unsigned char *>(view_.buf);
-}
-
-CancelFlag::~CancelFlag() {
-    if (byte_ != nullptr) {
-        PyBuffer_Release(&view_);
-    }
-}
-
-MoveLimits make_limits(double deadline, const CancelFlag &cancel, std::uint64_t threads, std::uint64_t threads_from,
+MoveLimits make_limits(double deadline, const unsigned char *cancel, std::uint64_t threads, std::uint64_t threads_from,
                        std::uint64_t batch_bytes) {
     if (std::isnan(deadline)) {
         refuse(Reason::value, "deadline is not a number; give seconds on time.monotonic()");
@@ -173,7 +151,7 @@ MoveLimits make_limits(double deadline, const CancelFlag &cancel, std::uint64_t 
     if (batch_bytes == 0) {
         refuse(Reason::value, "batch_bytes is 0; a batch moves at least one byte");
     }
-    return {deadline, cancel.byte(), threads, threads_from, batch_bytes};
+    return {deadline, cancel, threads, threads_from, batch_bytes};
 }
 
 }  // namespace cachecore

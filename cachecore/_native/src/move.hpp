@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <functional>
 
-#include <pybind11/pybind11.h>
-
 #include "batch.hpp"
 #include "report.hpp"
 
@@ -36,23 +34,8 @@ using BatchMover = std::function<Moved(Batch &)>;
 // On return no thread of it runs. The first failure stops the others after their current batch. Needs no GIL.
 TransferReport move_plan(const CopyPlan &plan, const MoveLimits &limits, const BatchMover &mover);
 
-// The cancel flag of a Python call: a bytearray (or any writable buffer of at least one byte), held so that it cannot
-// be resized while native code polls it. None = no flag.
-class CancelFlag {
-public:
-    explicit CancelFlag(pybind11::handle flag);
-    ~CancelFlag();
-    CancelFlag(const CancelFlag &) = delete;
-    CancelFlag &operator=(const CancelFlag &) = delete;
-    const unsigned char *byte() const { return byte_; }
-
-private:
-    Py_buffer view_{};
-    const unsigned char *byte_ = nullptr;
-};
-
-// Checks what Python gave; refuses zero threads or batch bytes and a deadline that is not a number.
-MoveLimits make_limits(double deadline, const CancelFlag &cancel, std::uint64_t threads, std::uint64_t threads_from,
+// Refuses zero threads or batch bytes and a deadline that is not a number.
+MoveLimits make_limits(double deadline, const unsigned char *cancel, std::uint64_t threads, std::uint64_t threads_from,
                        std::uint64_t batch_bytes);
 
 }  // namespace cachecore

@@ -1,5 +1,4 @@
-#include "nonce.hpp"
-
+// Random bytes that prove which process an address belongs to.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
@@ -9,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "plain_class.hpp"
+#include "bindings.hpp"
 #include "refusal.hpp"
 
 namespace py = pybind11;

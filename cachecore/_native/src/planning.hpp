@@ -44,6 +44,4 @@ std::shared_ptr<CopyPlan> plan_entry(const Geometry &local, const Geometry &remo
 std::shared_ptr<CopyPlan> plan_entry_to_blocks(const PlanSide &local, const Geometry &remote,
                                                std::uint64_t remote_entry, const char *entry_name, bool same_process);
 
-void register_planning(pybind11::module_ &module);
-
 }  // namespace cachecore

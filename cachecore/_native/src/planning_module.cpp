@@ -1,4 +1,5 @@
 // Python's way into planning: argument conversion only.
+#include "bindings.hpp"
 #include "integers.hpp"
 #include "planning.hpp"
 #include "refusal.hpp"

@@ -2,6 +2,8 @@
 
 #include <system_error>
 
+#include "bindings.hpp"
+
 namespace py = pybind11;
 
 namespace cachecore {

@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include <pybind11/pybind11.h>
-
 namespace cachecore {
 
 // Which class of cachecore.errors is raised.
@@ -46,10 +44,5 @@ private:
     int code_;
     std::string message_;
 };
-
-// repr() of an object cut to 80 characters, with its type; never raises. Needs the GIL.
-std::string shown(pybind11::handle object);
-
-void register_refusal(pybind11::module_ &module);
 
 }  // namespace cachecore

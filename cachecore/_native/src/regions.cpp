@@ -1,11 +1,11 @@
-#include "regions.hpp"
-
+// Where the tensors of a plan lie among registered or mapped regions, and the plan as seen through a mapping.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "bindings.hpp"
 #include "copy_plan.hpp"
 #include "integers.hpp"
 #include "refusal.hpp"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plain_class.hpp"
+#include "bindings.hpp"
 
 namespace py = pybind11;
 

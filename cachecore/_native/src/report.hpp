@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include <pybind11/pybind11.h>
-
 #include "copy_plan.hpp"
 
 namespace cachecore {
@@ -48,7 +46,5 @@ struct TransferReport {
     // Turns unfinished bytes into chunk ranges and nbytes.
     void settle(const CopyPlan &plan, std::vector<Unfinished> unfinished);
 };
-
-void register_report(pybind11::module_ &module);
 
 }  // namespace cachecore

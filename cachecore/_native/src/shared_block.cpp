@@ -1,5 +1,4 @@
-#include "shared_block.hpp"
-
+// Memory that another process can map: a sealed memfd.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -9,8 +8,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "bindings.hpp"
 #include "integers.hpp"
-#include "plain_class.hpp"
 #include "refusal.hpp"
 
 // Newer than the C libraries this is built with.

@@ -1,11 +1,10 @@
 // Fills and checks memory of this process with 64-bit words, each of which depends on a seed and on its index: a block
 // that arrives in the wrong place, shifted, torn or stale cannot pass.
-#include "words.hpp"
-
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
+#include "bindings.hpp"
 #include "integers.hpp"
 #include "refusal.hpp"
 
