@@ -277,6 +277,7 @@ class DriverSpec:
         factory: (device index or None, options of this driver) -> driver. Options have the prefix "name." cut off.
         known_socs: Names it serves, for error messages.
         option_names: Option names it takes, without prefix.
+        servers: The servers the vendor supports this product on; a SoC name alone cannot tell them apart.
     """
 
     name: str
@@ -285,3 +286,4 @@ class DriverSpec:
     factory: Callable[[int | None, Mapping[str, object]], BackendDriver]
     known_socs: tuple[str, ...] = ()
     option_names: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()

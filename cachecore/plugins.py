@@ -19,6 +19,7 @@ import pluggy
 from cachecore.driver import DeviceInfo, DriverSpec
 from cachecore.engine import EngineSpec
 from cachecore.events import Listener
+from cachecore.probes import Finding, Probe
 
 __all__ = ["API_VERSION", "BrokenPlugin", "LoadedPlugin", "Plugins", "Policy", "discover", "hookimpl"]
 
@@ -63,6 +64,14 @@ class HookSpecs:
     @hookspec
     def cachecore_policies(self) -> list[Policy]:  # type: ignore[empty-body]
         """Objects that may refuse a registration."""
+
+    @hookspec
+    def cachecore_probes(self) -> list[Probe]:  # type: ignore[empty-body]
+        """What `cachecore doctor` reports beside what it knows itself. Called only by it."""
+
+    @hookspec
+    def cachecore_explain_code(self, code: int) -> list[str]:  # type: ignore[empty-body]
+        """What an error code means to the libraries this plugin uses, a sentence for each; empty for a stranger."""
 
     @hookspec
     def cachecore_listeners(self) -> list[Listener]:  # type: ignore[empty-body]
@@ -124,6 +133,17 @@ class Plugins:
                 reason = f"device detection failed: {_describe(error)}"
                 failed.append(BrokenPlugin(plugin.name, plugin.distribution, plugin.version, reason))
         return tuple(devices), tuple(failed)
+
+    def probes(self) -> tuple[Probe, ...]:
+        """The probes of every plugin; a plugin whose hook fails gives one that says so."""
+        found: list[Probe] = []
+        for plugin in self.loaded:
+            try:
+                found += _collect(plugin.hooks.hook.cachecore_probes, Probe)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # third-party code
+                problem = Finding("its probes", "could not be listed", _describe(error))
+                found.append(Probe(f"plugin {plugin.name}", lambda problem=problem: [problem]))  # type: ignore[misc]
+        return tuple(found)
 
 
 class _Invalid(Exception):

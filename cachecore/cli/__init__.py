@@ -6,14 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from cachecore.cli import backends
+from cachecore.cli import backends, doctor, explain
 from cachecore.cli.demo import command as demo_command
 from cachecore.errors import CacheError
 
 __all__ = ["main"]
 
 # Each has NAME, HELP, add_arguments(parser) and run(arguments) -> exit code, and imports what it needs in run().
-_COMMANDS = (demo_command, backends)
+_COMMANDS = (demo_command, backends, doctor, explain)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

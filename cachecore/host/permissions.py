@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["advice"]
+__all__ = ["advice", "setting_of_seccomp", "setting_of_yama"]
 
 _YAMA = {
     "0": "any process of the same user may read another",
@@ -38,11 +38,22 @@ def _field(text: str, name: str) -> str:
     return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(f"{name}:")), "")
 
 
-def _scope() -> str:
+def setting_of_yama() -> tuple[str, str]:
+    """The value of ptrace_scope, empty where the kernel has no Yama module, and what it means."""
     scope = _read("/proc/sys/kernel/yama/ptrace_scope")
+    return scope, _YAMA.get(scope, "not known") if scope else ""
+
+
+def setting_of_seccomp() -> str:
+    """The seccomp mode of this process: "0" none, "2" a filter; empty when the system does not say."""
+    return _field(_read("/proc/self/status"), "Seccomp")
+
+
+def _scope() -> str:
+    scope, meaning = setting_of_yama()
     if not scope:
         return "the Yama module's ptrace_scope (not present in this kernel)"
-    return f"the Yama module's ptrace_scope ({scope} here: {_YAMA.get(scope, 'not known')})"
+    return f"the Yama module's ptrace_scope ({scope} here: {meaning})"
 
 
 def _users(pid: int) -> str:
@@ -53,6 +64,5 @@ def _users(pid: int) -> str:
 
 
 def _filter() -> str:
-    mode = _field(_read("/proc/self/status"), "Seccomp")
-    state = "a filter is active here, as containers have" if mode == "2" else "no filter is active here"
+    state = "a filter is active here, as containers have" if setting_of_seccomp() == "2" else "no filter is active here"
     return f"a seccomp filter ({state}; it must allow process_vm_readv and process_vm_writev)"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cachecore.driver import DriverSpec
 from cachecore.engine import EngineSpec
-from cachecore.host import driver, engine
+from cachecore.host import driver, engine, probe
 from cachecore.plugins import hookimpl
+from cachecore.probes import Probe
 
 __all__ = ["DRIVER", "ENGINE"]
 
@@ -41,3 +42,9 @@ def cachecore_drivers() -> list[DriverSpec]:
 def cachecore_engines() -> list[EngineSpec]:
     """The local engine."""
     return [ENGINE]
+
+
+@hookimpl
+def cachecore_probes() -> list[Probe]:
+    """What the kernel lets the local engine do."""
+    return [probe.PROBE]
