@@ -22,6 +22,7 @@ from cachecore import _core, errors
 from cachecore.planning import CopyPlan, Geometry, plan_blocks
 
 PAGE = mmap.PAGESIZE
+MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000  # not in the mmap module of every Python version
 SOON = 60.0  # seconds; no test comes near it
 
 # A process with memory that runs what it is told and ends when the test does. It knows nothing of cachecore.
@@ -115,16 +116,38 @@ def one_tensor(base: int, blocks: int, block_bytes: int) -> Geometry:
     return Geometry([base], blocks=blocks, block_bytes=block_bytes)
 
 
-def endless_plan(local: int, remote: int) -> CopyPlan:
-    """A terabyte of work on one mebibyte of memory."""
-    pairs = 2**20
-    size = 2**20
-    return plan_blocks(
-        Geometry([local] * pairs, blocks=1, block_bytes=size),
-        Geometry([remote] * pairs, blocks=1, block_bytes=size),
-        [0],
-        [0],
-    )
+class RepeatedMemory:
+    """Gigabytes of addresses behind which the same few megabytes lie again and again: much work, little memory."""
+
+    def __init__(self) -> None:
+        self.piece_bytes, self.pieces = 16 << 20, 512
+        piece = _core.SharedBlock(self.piece_bytes)
+        # Reserved by an object that also unmaps what is put there.
+        self._space = mmap.mmap(
+            -1, self.piece_bytes * self.pieces, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+        )
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self._space))
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        for i in range(self.pieces):
+            start = self.base + i * self.piece_bytes
+            size, rights = ctypes.c_size_t(self.piece_bytes), mmap.PROT_READ | mmap.PROT_WRITE
+            mapped = libc.mmap(
+                ctypes.c_void_p(start), size, rights, mmap.MAP_SHARED | MAP_FIXED, piece.fd, ctypes.c_long(0)
+            )
+            assert mapped == start
+        piece.close()
+
+    @property
+    def first_piece(self) -> memoryview:
+        return memoryview(self._space)[: self.piece_bytes]
+
+    def plan_from(self, source: Memory) -> CopyPlan:
+        """Takes longer than any test waits before it says stop."""
+        size = len(source.bytes)
+        blocks = self.piece_bytes * self.pieces // size
+        written = one_tensor(self.base, blocks, size)
+        return plan_blocks(written, one_tensor(source.base, 1, size), range(blocks), [0] * blocks)
 
 
 def assert_every_chunk_is_told_about(plan: CopyPlan, report: _core.TransferReport) -> None:
@@ -312,8 +335,8 @@ MOVES: list[Stop] = [
 @pytest.mark.parametrize("move", MOVES, ids=["vm_copy", "memcpy_plan"])
 @pytest.mark.parametrize("cause", ["deadline", "cancelled"])
 def test_a_transfer_stops_when_told_to_and_writes_no_more(move: Stop, threads: int, cause: str) -> None:
-    source, target = Memory(1 << 20), Memory(1 << 20)
-    plan = endless_plan(target.base, source.base)
+    source, target = Memory(1 << 20), RepeatedMemory()
+    plan = target.plan_from(source)
     cancel = bytearray(1)
     deadline = time.monotonic() + (0.05 if cause == "deadline" else SOON)
     timer = threading.Timer(0.05, cancel.__setitem__, (0, 1))
@@ -324,9 +347,10 @@ def test_a_transfer_stops_when_told_to_and_writes_no_more(move: Stop, threads: i
     assert_every_chunk_is_told_about(plan, report)
     if cause == "cancelled":
         timer.join()
-    target.bytes[:] = b"\1" * len(target.bytes)
+    mark = b"\1" * target.piece_bytes
+    target.first_piece[:] = mark
     time.sleep(0.02)
-    assert target.bytes[:] == b"\1" * len(target.bytes)
+    assert target.first_piece == mark
 
 
 def test_a_deadline_that_has_passed_moves_nothing(start_peer: Callable[[int], Peer]) -> None:
@@ -365,3 +389,12 @@ def test_limits_that_make_no_sense_are_refused(arguments: dict[str, Any], messag
     given = {"nonce": bytes(16), "deadline": 0.0, **arguments}
     with pytest.raises(errors.CacheValueError, match=message):
         _core.vm_read(plan, os.getpid(), memory.base, **given)
+
+
+def test_a_reader_can_be_named_where_ptrace_is_restricted() -> None:
+    restricted = os.path.exists("/proc/sys/kernel/yama/ptrace_scope")
+    for reader in (None, os.getpid(), 0):
+        assert _core.allow_reader(reader) is restricted
+    with pytest.raises(errors.EngineError, match="PR_SET_PTRACER") as caught:
+        _core.allow_reader(2**31 - 1)
+    assert caught.value.code == errno.EINVAL
