@@ -67,10 +67,11 @@ bool allow_reader(const py::object &pid) {
     if (prctl(PR_SET_PTRACER, reader, 0, 0, 0) == 0) {
         return true;
     }
-    if (errno == EINVAL && (reader == PR_SET_PTRACER_ANY || reader == 0 || getpgid(static_cast<pid_t>(reader)) >= 0)) {
+    const int code = errno;
+    if (code == EINVAL && (reader == PR_SET_PTRACER_ANY || reader == 0 || getpgid(static_cast<pid_t>(reader)) >= 0)) {
         return false;
     }
-    throw SystemFailure("prctl(PR_SET_PTRACER)", errno);
+    throw SystemFailure("prctl(PR_SET_PTRACER)", code);
 }
 
 }  // namespace
