@@ -1,0 +1,56 @@
+"""The 950 has no alignment rule: every origin, place and register function is accepted."""
+
+import itertools
+
+import pytest
+from cachecore_ascend_950 import product
+
+from cachecore.driver import Capability, Knowledge, MemoryInfo, MemoryOrigin, RegistrationRequest
+from cachecore.errors import CacheValueError
+from cachecore.types import Placement
+
+ORIGINS = (MemoryOrigin.ACLRT_MALLOC, MemoryOrigin.VMM, MemoryOrigin.SUB_ALLOCATION, MemoryOrigin.UNKNOWN)
+PAGES = (4096, 2 << 20, None)
+ADDRESSES = (1 << 40, (1 << 40) + 4096, (1 << 40) + 1)
+
+
+@pytest.mark.parametrize(
+    ("origin", "page", "address", "is_blocks"), list(itertools.product(ORIGINS, PAGES, ADDRESSES, (True, False)))
+)
+def test_device_memory_is_accepted_at_any_address(origin, page, address, is_blocks):
+    request = RegistrationRequest("register", ((address, 8192),), Placement.DEVICE, True, is_blocks)
+    product.check_registration(request, [MemoryInfo(frozenset({Placement.DEVICE}), origin, page)])
+
+
+@pytest.mark.parametrize("origin", [MemoryOrigin.HOST_PLAIN, MemoryOrigin.UNKNOWN])
+def test_ordinary_host_memory_is_accepted(origin):
+    request = RegistrationRequest("register", ((4097, 8192),), Placement.HOST, True)
+    product.check_registration(request, [MemoryInfo(frozenset({Placement.HOST}), origin)])
+
+
+def test_pinned_host_memory_is_refused_with_the_way_out():
+    request = RegistrationRequest("register", ((4097, 8192),), Placement.HOST, True)
+    info = MemoryInfo(frozenset({Placement.HOST}), MemoryOrigin.HOST_PINNED)
+    with pytest.raises(CacheValueError, match=r"addrs\[0\] is 0x1001.*aclrtMallocHost.*ordinary memory"):
+        product.check_registration(request, [info])
+
+
+@pytest.mark.parametrize("soc", ["Ascend950PR_9599", "Ascend950DT_9582", "Ascend950", "ascend950x", "ASCEND950PR"])
+def test_any_name_with_ascend950_in_it_is_the_product(soc):
+    assert product.is_950(soc)
+
+
+@pytest.mark.parametrize("soc", ["Ascend910B4", "Ascend910_9392", "Ascend310P3", "", "950"])
+def test_other_names_are_not(soc):
+    assert not product.is_950(soc)
+
+
+def test_every_capability_has_a_source_and_says_what_is_not_supported():
+    capabilities = product.capabilities(
+        host_alignment=Capability(65536, "test"),
+        device_alignment=Capability(64, "test"),
+        copy_knowledge=Capability(Knowledge.PREFIX, "test"),
+    )
+    assert all(getattr(capabilities, name).source for name in type(capabilities).__dataclass_fields__)
+    assert capabilities.allocate_caches.value is False and capabilities.copy_and_swap_blocks.value is False
+    assert capabilities.remote_access_optional.value is False
