@@ -30,11 +30,14 @@ int call(const char *function, Needs needs, Delay delay, Body &&body) noexcept {
         if (delay == Delay::before && fault.delay.count() > 0) {
             std::this_thread::sleep_for(fault.delay);
         }
-        if (fault.code != 0) {
+        if (fault.code != 0 && !fault.partial()) {
             fail(fault.code, function, ": fault of the plan, code ", fault.code);
         }
         check_needs(function, needs);
         std::forward<Body>(body)(fault);
+        if (fault.code != 0) {
+            fail(fault.code, function, ": fault of the plan after a part of the work, code ", fault.code);
+        }
         return abi::kSuccess;
     } catch (const Failure &failure) {
         return report(failure.code(), failure.what());

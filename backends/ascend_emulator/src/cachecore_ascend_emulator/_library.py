@@ -25,7 +25,7 @@ def _installed(name: str) -> Path:
     return path
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _with_hidden(names: tuple[str, ...]) -> str:
     folder = Path(tempfile.mkdtemp(prefix="cachecore-emulator-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
