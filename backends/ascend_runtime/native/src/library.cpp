@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -56,6 +57,9 @@ Library::Library(const std::string &name) {
 #undef CACHECORE_ACL_RESOLVE
     if (aclrtSynchronizeStreamWithTimeout == nullptr && aclrtSynchronizeStream == nullptr) {
         needed.emplace_back("aclrtSynchronizeStreamWithTimeout or aclrtSynchronizeStream");
+    }
+    if (aclrtSynchronizeStreamWithTimeout != nullptr) {  // the older wait is not missed then
+        missing_.erase(std::remove(missing_.begin(), missing_.end(), "aclrtSynchronizeStream"), missing_.end());
     }
     if (!needed.empty()) {
         throw LoadFailure(path_ + ": it is loaded and lacks " + joined(needed) +

@@ -14,7 +14,7 @@ class Explanation:
     """What one library means by a code.
 
     Attributes:
-        library: "Ascend runtime (ACL)" or "HIXL".
+        library: "the Ascend runtime" or "HIXL".
         code: The number.
         name: Of the vendor's headers, empty when the code is known by its range only.
         words: What it means.
@@ -26,6 +26,11 @@ class Explanation:
     name: str
     words: str
     remedy: str
+
+    def __str__(self) -> str:
+        name = f" {self.name}" if self.name else ""
+        remedy = f". {self.remedy[0].upper()}{self.remedy[1:]}" if self.remedy else ""
+        return f"{self.code}, code{name} of {self.library}: {self.words}{remedy}"
 
 
 def explain(code: int) -> list[Explanation]:
@@ -39,7 +44,7 @@ def explain(code: int) -> list[Explanation]:
         found.append(Explanation("HIXL", code, entry.name, entry.words, entry.remedy))
     if code in ACL or (not found and _in_range(code)):
         entry = acl_code(code)
-        found.append(Explanation("Ascend runtime (ACL)", code, entry.name, entry.words, entry.remedy))
+        found.append(Explanation("the Ascend runtime", code, entry.name, entry.words, entry.remedy))
     return found
 
 

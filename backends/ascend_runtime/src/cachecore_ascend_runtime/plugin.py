@@ -1,10 +1,11 @@
-"""What this distribution tells the core: which Ascend devices there are."""
+"""What this distribution tells the core: which Ascend devices there are, and what codes of their libraries mean."""
 
 from __future__ import annotations
 
 from cachecore.driver import DeviceInfo
 from cachecore.plugins import hookimpl
 from cachecore_ascend_runtime.detection import detect
+from cachecore_ascend_runtime.explain import explain
 
 CACHECORE_PLUGIN_API = 1
 
@@ -13,3 +14,9 @@ CACHECORE_PLUGIN_API = 1
 def cachecore_devices() -> list[DeviceInfo]:
     """See `detection.detect`."""
     return detect()
+
+
+@hookimpl
+def cachecore_explain_code(code: int) -> list[str]:
+    """Codes of the runtime and of HIXL."""
+    return [str(meaning) for meaning in explain(code)]

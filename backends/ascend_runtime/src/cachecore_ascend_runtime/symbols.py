@@ -10,7 +10,6 @@ __all__ = ["COSTS", "cost"]
 COSTS: Final = {
     "aclGetRecentErrMsg": "errors carry the code only, without the text of the runtime",
     "aclrtSynchronizeStreamWithTimeout": "a copy that hangs in the device is not noticed at its deadline",
-    "aclrtSynchronizeStream": "nothing, as long as aclrtSynchronizeStreamWithTimeout is there",
     "aclrtStreamAbort": "a copy past its deadline is not stopped; its blocks stay in quarantine until it has ended",
     "aclrtStreamWaitEvent": "copies cannot be ordered after an event of the device (after=)",
     "aclmdlRICaptureThreadExchangeMode": "copies and allocations fail while a graph is captured in mode GLOBAL",
