@@ -12,13 +12,34 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from cachecore.errors import EngineError
+
 if TYPE_CHECKING:
     from cachecore.peers.listener import Listener
 
-__all__ = ["FOR_ONE_LINK", "DescriptorReserve", "Door", "available"]
+__all__ = ["FOR_ONE_LINK", "TO_START", "DescriptorReserve", "Door", "available", "require"]
 
 #: Descriptors a link takes: two sockets of ZeroMQ with an event each, the monitor's other end, the connection; and spare.
 FOR_ONE_LINK = 8
+
+
+#: What a link service takes to start: the threads of ZeroMQ, its sockets, the listener, the reserve; and spare.
+TO_START = 32
+
+
+def require(count: int, purpose: str) -> None:
+    """Refuse to begin what would run out of descriptors half way: ZeroMQ ends the whole process then.
+
+    Raises:
+        EngineError: Less than `count` more descriptors can be opened.
+    """
+    if not available(count):
+        raise EngineError(
+            f"{purpose} needs up to {count} file descriptors and the process may not open so many more; raise the limit of "
+            "open files (ulimit -n) or close some",
+            operation="open",
+            code=errno.EMFILE,
+        )
 
 
 def available(count: int) -> bool:

@@ -14,7 +14,7 @@ import zmq
 
 from cachecore import _arguments as arguments
 from cachecore.engine import EngineBinding, PeerIdentity
-from cachecore.errors import EngineError, LinkFailedError, LinkLostError, ManagerClosedError
+from cachecore.errors import LinkFailedError, LinkLostError, ManagerClosedError
 from cachecore.events import Event
 from cachecore.peers.addresses import resolve
 from cachecore.peers.descriptors import Door
@@ -118,7 +118,7 @@ class Peers:
                 listener = Listener(
                     service, text, addresses, keys, timing, sessions.receive, partial(_look_for_lost, service, sessions)
                 )
-            except zmq.ZMQError as error:
+            except (OSError, zmq.ZMQError) as error:
                 raise LinkFailedError(
                     f"listen is {text!r} and cannot be listened on: {error.strerror} (error {error.errno})"
                 ) from error
@@ -294,7 +294,7 @@ class Peers:
             if self._closed:
                 raise ManagerClosedError("the manager was closed")
             if self._service is None or self._door is None:
-                service = _new_service(self._identity.cluster_id)
+                service = Service(f"cachecore-{self._identity.cluster_id}-links")
                 service.on_failure(self._sessions.fail)
                 service.on_failure(self._links.fail)
                 interval, links = self._timing.ping_interval, self._links
@@ -320,17 +320,6 @@ class _Schedule:
     def __call__(self, function: Callable[[], None]) -> None:
         if self.service is not None:
             self.service.submit(function)
-
-
-def _new_service(cluster_id: int) -> Service:
-    try:
-        return Service(f"cachecore-{cluster_id}-links")
-    except (OSError, zmq.ZMQError) as error:
-        raise EngineError(
-            f"the link service cannot start: {error}; raise the limit of open files (ulimit -n) or close some",
-            operation="zmq_ctx_new",
-            code=error.errno or 0,
-        ) from error
 
 
 def _offers(engines: Sequence[EngineBinding]) -> tuple[EngineOffer, ...]:

@@ -23,11 +23,14 @@ from typing import Any, TypeVar
 import zmq
 
 from cachecore.errors import CacheError, CacheTimeoutError, ForkedProcessError, ManagerClosedError
+from cachecore.peers.descriptors import TO_START, require
 
 __all__ = ["Service"]
 
 T = TypeVar("T")
 _logger = logging.getLogger("cachecore.peers")
+#: Three for each link; ZeroMQ's default would end at 340 links.
+_MAX_SOCKETS = 30_000
 
 
 class Service:
@@ -42,6 +45,7 @@ class Service:
         self._lock = threading.Lock()
         self._queue: deque[Callable[[], None]] = deque()
         self._waiting: set[concurrent.futures.Future[Any]] = set()
+        require(TO_START, "a link service")
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._open = True
         self._stopping = False
@@ -52,6 +56,9 @@ class Service:
         self._callbacks: dict[Any, Callable[[], None]] = {}
         self._timers: list[_Timer] = []
         self.context = zmq.Context(io_threads=1)
+        self.context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
+        # The first socket starts ZeroMQ's threads, now, while there are descriptors for them.
+        self.context.socket(zmq.PAIR).close(0)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property

@@ -167,6 +167,18 @@ class Program:
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         return used
 
+    def start_with(self, spare):
+        """Start with so few descriptors to spare, then without a limit."""
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.limit_files(spare)
+        try:
+            self.start(1, listen="127.0.0.1:0")
+        except CacheError as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        self.close()
+
     def forked_child(self, command, **arguments):
         """What `command` does in a forked child."""
         reading, writing = os.pipe()

@@ -195,6 +195,13 @@ def test_idle_strangers_cannot_use_up_what_a_link_needs(linked, spawn, crowd):
     assert link.reader.ask("state", 1)["state"] == "LINKED"
 
 
+def test_too_few_descriptors_to_start_are_an_error_and_not_the_end_of_the_process(spawn):
+    process = spawn()
+    for spare in range(2, 32, 3):
+        assert "raise the limit of open files" in process.ask("start_with", spare)
+    assert process.ask("start_with", 60) is None
+
+
 def test_the_number_of_strangers_let_in_is_bounded(linked, crowd):
     link = linked()
     before = len(os.listdir(f"/proc/{link.owner.pid}/fd"))
