@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
+from cachecore_ascend_runtime import AscendDriver, MallocPolicy, Runtime
 
 from cachecore.driver import Capabilities, Capability
 from cachecore.testing.driver_conformance import DriverConformance
-from cachecore_ascend_runtime import AscendDriver, MallocPolicy, Runtime
 
 HERE = "a product made for tests"
 

@@ -5,13 +5,13 @@ Its calls may come from many threads; `finalize` alone may not run beside anothe
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -101,27 +101,27 @@ class NativeEngine:
 
     def register(self, base: int, nbytes: int, placement: Placement) -> Answer:
         """Register memory; the value is the handle."""
-        return self._pair(self._hixl.register_mem, lambda: (self._describe(base, nbytes), self._types[placement]))
+        return self._call("register_mem", self._describe(base, nbytes), self._types[placement])
 
     def deregister(self, handle: int) -> Answer:
         """Undo it. The vendor's engine does so only while no peer is connected."""
-        return self._single(self._hixl.deregister_mem, handle)
+        return self._call("deregister_mem", handle)
 
     def connect(self, remote: str, deadline: float) -> Answer:
         """Connect to a peer's engine. Takes 0.25 s beyond a deadline that is too near."""
-        return self._single(self._hixl.connect, remote, _milliseconds(deadline))
+        return self._call("connect", remote, _milliseconds(deadline))
 
     def disconnect(self, remote: str, deadline: float) -> Answer:
-        """End a link and every transfer on it."""
-        return self._single(self._hixl.disconnect, remote, _milliseconds(deadline))
+        """End a link and every transfer on it; the same about the deadline."""
+        return self._call("disconnect", remote, _milliseconds(deadline))
 
     def submit(self, remote: str, op: Operation, elements: Sequence[Any]) -> Answer:
         """Start a transfer; the value is the request."""
-        return self._pair(self._hixl.transfer_async, lambda: (remote, self._operations[op], elements))
+        return self._call("transfer_async", remote, self._operations[op], elements)
 
     def poll(self, request: int) -> Answer:
         """How a transfer stands; the value is `waiting`, `completed` or something else. An end is told once."""
-        return self._pair(self._hixl.get_transfer_status, lambda: (request,))
+        return self._call("get_transfer_status", request)
 
     def finalize(self, deadline: float) -> bool:
         """End the engine, its links in both directions and its registrations. False: a call has not returned."""
@@ -129,40 +129,84 @@ class NativeEngine:
             self._ended = True
             if not self._idle.wait_for(lambda: not self._calls, max(0.0, deadline - time.monotonic())):
                 return False
-        hixl, self._hixl = self._hixl, None
+            hixl, self._hixl = self._hixl, None
         if hixl is not None:
             hixl.finalize()
         return True
 
-    def _single(self, function: Callable[..., Any], *args: object) -> Answer:
-        with self._counted() as open_:
-            if not open_:
-                return _CLOSED
-            try:
-                return Answer(int(function(*args)))
-            except Exception as error:
-                return _raised(function, error)
-
-    def _pair(self, function: Callable[..., Any], arguments: Callable[[], tuple[Any, ...]]) -> Answer:
-        with self._counted() as open_:
-            if not open_:
-                return _CLOSED
-            try:
-                status, value = function(*arguments())
-                return Answer(int(status), value)
-            except Exception as error:
-                return _raised(function, error)
-
-    @contextlib.contextmanager
-    def _counted(self) -> Iterator[bool]:
+    def _call(self, name: str, *args: object) -> Answer:
         with self._idle:
             if self._ended:
-                yield False
-                return
+                return Answer(NOT_CONNECTED, detail="this engine is closed")
             self._calls += 1
         try:
-            yield True
+            result = getattr(self._hixl, name)(*args)
+        except Exception as error:  # noqa: BLE001  # whatever the module raises is one more way to fail
+            _log.warning("hixl.%s raised %s: %s", name, type(error).__name__, error)
+            return Answer(FAILED, detail=f"hixl.{name} raised {type(error).__name__}: {error}")
         finally:
             with self._idle:
                 self._calls -= 1
                 self._idle.notify_all()
+        if isinstance(result, tuple):
+            return Answer(int(result[0]), result[1])
+        return Answer(int(result))
+
+
+def start(module: ModuleType, options: HixlOptions, profile: HixlProfile) -> NativeEngine:
+    """Initialise an engine on the calling thread's device, at the first port of the range that can be had.
+
+    Raises:
+        EngineError: It cannot be initialised, or no port is free; says the last reason.
+    """
+    native_options = options.native(profile)
+    count = options.last_port - options.first_port + 1
+    reason = Answer(FAILED, detail="every port is in use")
+    attempts = 0
+    for number in range(count):
+        # Processes that start together begin at different ports.
+        port = options.first_port + (os.getpid() + number) % count
+        if not _is_free(options.host, port):
+            continue
+        hixl, address = module.Hixl(), options.address(port)
+        try:
+            answer = Answer(int(hixl.initialize(address, native_options)))
+        except Exception as error:  # noqa: BLE001  # as in NativeEngine._call
+            answer = Answer(FAILED, detail=f"hixl.initialize raised {type(error).__name__}: {error}")
+        if answer.ok:
+            return NativeEngine(module, hixl, address)
+        reason = answer
+        if answer.status in (PARAM_INVALID, UNSUPPORTED):
+            break
+        attempts += _is_free(options.host, port)
+        if attempts == _ATTEMPTS_ON_FREE_PORTS:
+            break
+    raise EngineError(
+        f"HIXL could not be initialised for {profile.soc} at {options.host}, ports {options.first_port} to "
+        f"{options.last_port}, protocols {', '.join(profile.protocols)}: {reason}. The log of HIXL says more; see the "
+        "options hixl.host, hixl.ports and hixl.local_comm_res",
+        operation="hixl.initialize",
+        code=reason.status,
+    )
+
+
+def _is_free(host: str, port: int) -> bool:
+    """Whether a port can be listened on. To ask is cheap, and an attempt to initialise is not."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise EngineError(
+                    f"options['hixl.host'] is {host!r}, which is no address of this machine",
+                    operation="bind",
+                    code=error.errno,
+                ) from error
+            return False
+    return True
+
+
+def _milliseconds(deadline: float) -> int:
+    return max(_SHORTEST_MS, min(_LONGEST_MS, int((deadline - time.monotonic()) * 1000)))

@@ -1,0 +1,314 @@
+"""Native links of one engine to engines of peers: made when they are needed, cut when memory changes.
+
+A native link sees the memory that both sides had registered when it was made. So it is made again before its next
+use when memory was registered since, and cut before memory is deregistered. Whoever does that waits for the transfers
+that run and lets no new one begin; each step of a link's life is taken by one thread, outside of the lock.
+
+Several peers of one process listen at one address and share the link, and so do the managers of this process. A
+disconnect ends every transfer of the link: those of others begin again (see `hixl_transfer`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from cachecore.outcome import FailureCause
+from cachecore_ascend_runtime.hixl_native import ALREADY_CONNECTED, NOT_CONNECTED, TIMEOUT, Answer, NativeEngine
+
+__all__ = ["Links", "NativeLink", "NoLinkError"]
+
+#: Seconds after which a waiting thread looks whether it was cancelled.
+_LOOK_INTERVAL: Final = 0.05
+#: Seconds for a native disconnect that nobody gave a deadline for.
+DISCONNECT_SECONDS: Final = 0.5
+#: Memory is deregistered range by range: seconds until links that were cut for one may be made again.
+_PAUSE_AFTER_CUT: Final = 0.02
+
+
+class NoLinkError(Exception):
+    """The link could not be made, or not in time; nothing was transferred. Never leaves this package.
+
+    Attributes:
+        cause: For the outcome.
+        status: The vendor's, 0 when no native call failed.
+    """
+
+    def __init__(self, message: str, cause: FailureCause, status: int = 0) -> None:
+        super().__init__(message)
+        self.cause, self.status = cause, status
+
+
+class _State(enum.Enum):
+    DOWN = enum.auto()
+    CONNECTING = enum.auto()
+    UP = enum.auto()
+    CUTTING = enum.auto()
+
+
+class NativeLink:
+    """One native link, in any state. Made by `Links.join`; the condition of `Links` guards it.
+
+    Attributes:
+        remote: Address of the peer's engine.
+        generation: Counts the times it was made; a transfer belongs to one of them.
+    """
+
+    def __init__(self, links: Links, remote: str) -> None:
+        self.remote = remote
+        self.generation = 0
+        self._links = links
+        self._native = links.native
+        self._changed = links.changed
+        self._state = _State.DOWN
+        self._running = 0
+        self._users = 0
+        #: Changes of the peer's memory, and what was known when the link was made.
+        self._changes = 0
+        self._made_with = (0, 0)
+        #: Whether a disconnect failed: nothing is known about its transfers.
+        self._doubtful = False
+        #: Threads that want it down.
+        self._cutters = 0
+        self._not_before = 0.0
+
+    # --- transfers --------------------------------------------------------------------------------------------------
+
+    def acquire(self, deadline: float, cancelled: Callable[[], bool] = lambda: False) -> int:
+        """Make the link where it is not up to date, and count a transfer; `release` must follow.
+
+        Args:
+            deadline: On `time.monotonic()`.
+            cancelled: Asked while it waits.
+
+        Returns:
+            The generation.
+
+        Raises:
+            NoLinkError: Not made, or not before the deadline; nothing is counted.
+        """
+        while True:
+            with self._changed:
+                step = self._next()
+                if step is _State.UP:
+                    self._running += 1
+                    return self.generation
+                if cancelled():
+                    raise NoLinkError("cancelled before it began", FailureCause.CANCELLED)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise NoLinkError(
+                        f"the link to {self.remote} was not ready before the deadline", FailureCause.DEADLINE
+                    )
+                if step is None:
+                    self._changed.wait(min(left, self._patience()))
+                    continue
+                self._state = step
+            if step is _State.CONNECTING:
+                self._connect(deadline)
+            else:
+                self._cut(time.monotonic() + min(left, DISCONNECT_SECONDS))
+
+    def _next(self) -> _State | None:
+        """The step to take: UP = nothing, go on; None = wait for somebody else."""
+        if self._state in (_State.CONNECTING, _State.CUTTING) or self._cutters or self._links.holders:
+            return None
+        if self._state is _State.DOWN:
+            return None if time.monotonic() < self._not_before else _State.CONNECTING
+        if self._made_with == self._now() and not self._doubtful:
+            return _State.UP
+        return None if self._running else _State.CUTTING
+
+    def _now(self) -> tuple[int, int]:
+        return self._links.registrations, self._changes
+
+    def _patience(self) -> float:
+        pause = self._not_before - time.monotonic() if self._state is _State.DOWN else 0.0
+        return min(_LOOK_INTERVAL, pause) if pause > 0 else _LOOK_INTERVAL
+
+    def release(self) -> None:
+        """A transfer has ended, or nobody waits for it any more."""
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
+
+    def lost(self, generation: int) -> None:
+        """The native engine says that the link does not exist."""
+        with self._changed:
+            if self.generation == generation and self._state is _State.UP:
+                self._state, self._doubtful = _State.DOWN, False
+                self._changed.notify_all()
+
+    def is_current(self, generation: int) -> bool:
+        """Whether this generation is up and nobody is cutting it: a transfer that fails then failed by itself."""
+        with self._changed:
+            return self.generation == generation and self._state is _State.UP
+
+    def is_over(self, generation: int) -> bool:
+        """Whether every transfer of this generation has stopped."""
+        with self._changed:
+            return self.generation != generation or self._state is _State.DOWN
+
+    def reset(self, generation: int, seconds: float = DISCONNECT_SECONDS) -> bool:
+        """Cut the link whatever runs on it; it is made again when it is next used.
+
+        Returns:
+            Whether every transfer of this generation has stopped.
+        """
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while self.generation == generation and self._state is _State.CUTTING:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            if self.generation != generation or self._state is _State.DOWN:
+                return True
+            self._state = _State.CUTTING
+        return self._cut(deadline)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def changed_there(self) -> None:
+        """The peer has registered memory: the link is made again before its next use."""
+        with self._changed:
+            self._changes += 1
+
+    def cut(self, deadline: float, pause: float = 0.0) -> bool:
+        """Wait for the transfers that run, begin no new ones meanwhile, and cut the link. True when it is down.
+
+        Args:
+            deadline: For the transfers that run, on `time.monotonic()`.
+            pause: Seconds for which it is not made again.
+        """
+        with self._changed:
+            self._cutters += 1
+            try:
+                while self._state in (_State.CONNECTING, _State.CUTTING) or (
+                    self._state is _State.UP and self._running
+                ):
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return False
+                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
+                if self._state is _State.DOWN:
+                    self._pause(pause)
+                    return True
+                self._state = _State.CUTTING
+            finally:
+                self._cutters -= 1
+                self._changed.notify_all()
+        down = self._cut(max(deadline, time.monotonic() + DISCONNECT_SECONDS))
+        if down:
+            with self._changed:
+                self._pause(pause)
+        return down
+
+    def _pause(self, seconds: float) -> None:
+        self._not_before = max(self._not_before, time.monotonic() + seconds)
+
+    def _connect(self, deadline: float) -> None:
+        """From CONNECTING to UP or, with an exception, to DOWN."""
+        with self._changed:
+            self.generation += 1
+            known = self._now()
+        answer = Answer(TIMEOUT)
+        try:
+            answer = self._native.connect(self.remote, deadline)
+            if answer.status == ALREADY_CONNECTED:
+                # A link that we know nothing of, and so of a time before memory changed.
+                self._native.disconnect(self.remote, deadline)
+                answer = self._native.connect(self.remote, deadline)
+        finally:
+            with self._changed:
+                self._state = _State.UP if answer.ok else _State.DOWN
+                self._made_with, self._doubtful = known, False
+                self._changed.notify_all()
+        if not answer.ok:
+            late = answer.status == TIMEOUT and time.monotonic() >= deadline
+            raise NoLinkError(
+                f"the link to {self.remote} could not be made: {answer}",
+                FailureCause.DEADLINE if late else FailureCause.NATIVE,
+                answer.status,
+            )
+
+    def _cut(self, deadline: float) -> bool:
+        """From CUTTING to DOWN or, when the native engine refuses, back to UP and doubtful."""
+        answer = Answer(TIMEOUT)
+        try:
+            answer = self._native.disconnect(self.remote, deadline)
+        finally:
+            down = answer.ok or answer.status == NOT_CONNECTED
+            with self._changed:
+                self._state = _State.DOWN if down else _State.UP
+                self._doubtful = not down
+                self._changed.notify_all()
+        return down
+
+
+class Links:
+    """The links of one native engine. Thread-safe.
+
+    Args:
+        native: The engine.
+
+    Attributes:
+        changed: Notified at every change of any link.
+        registrations: Counts what this side has registered; a link made before is not up to date.
+        holders: Threads that want all links down; none is made meanwhile.
+    """
+
+    def __init__(self, native: NativeEngine) -> None:
+        self.native = native
+        self.changed = threading.Condition()
+        self.registrations = 0
+        self.holders = 0
+        self._links: dict[str, NativeLink] = {}
+
+    def registered(self) -> None:
+        """Memory was registered on this side."""
+        with self.changed:
+            self.registrations += 1
+
+    def join(self, remote: str) -> NativeLink:
+        """The link to this address, for one more user; nothing is connected yet. `leave` must follow."""
+        with self.changed:
+            link = self._links.get(remote)
+            if link is None:
+                link = self._links[remote] = NativeLink(self, remote)
+            link._users += 1
+            return link
+
+    def leave(self, link: NativeLink, deadline: float) -> bool:
+        """One user less; the last one cuts the link. False: it could not be cut, and the user stays.
+
+        The user has no transfer on it.
+        """
+        with self.changed:
+            if link._users > 1:
+                link._users -= 1
+                return True
+        if not link.cut(deadline):
+            return False
+        with self.changed:
+            link._users -= 1
+            if not link._users and self._links.get(link.remote) is link:
+                del self._links[link.remote]
+        return True
+
+    @contextlib.contextmanager
+    def cut(self, deadline: float) -> Iterator[list[str]]:
+        """Within the block every link is down and stays it, except those yielded: transfers run on them."""
+        with self.changed:
+            self.holders += 1
+            links = list(self._links.values())
+        try:
+            yield [link.remote for link in links if not link.cut(deadline, _PAUSE_AFTER_CUT)]
+        finally:
+            with self.changed:
+                self.holders -= 1
+                self.changed.notify_all()
