@@ -195,7 +195,7 @@ def host_byte_limit(hdk: Capability[str]) -> Capability[int | None]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """ "25.2.rc1" -> (25, 2): the numbers up to the first part that is none."""
+    """The numbers of a version up to the first part that is none: 25 and 2 of 25.2.rc1."""
     numbers = []
     for part in version.split("."):
         digits = re.match(r"\d+", part)
