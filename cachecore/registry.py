@@ -135,7 +135,7 @@ class Registry:
     ) -> None:
         self._cluster_id = cluster_id
         self._driver = driver
-        self._engines = tuple(engines)
+        self._engines = tuple((engine, _placements(engine)) for engine in engines)
         self._policies = tuple(policies)
         limits = driver.capabilities()
         self._address_budget = limits.address_budget.value_or(_DOCUMENTED_BUDGET)
@@ -268,10 +268,14 @@ class Registry:
     def _register_native(self, regions: list[LocalRegion]) -> None:
         made: list[tuple[LocalRegion, EngineBinding, Registration]] = []
         try:
-            for engine in self._engines:
+            for engine, placements in self._engines:
+                # An engine is told of the memory it can move, for example no device memory where it only knows the host.
+                moved = [region for region in regions if region.placement in placements]
+                if not moved:
+                    continue
                 with engine.lock:
-                    registrations = engine.engine.register([region.native for region in regions])
-                made += [(r, engine, registration) for r, registration in zip(regions, registrations, strict=True)]
+                    registrations = engine.engine.register([region.native for region in moved])
+                made += [(r, engine, registration) for r, registration in zip(moved, registrations, strict=True)]
         except BaseException as error:
             self._roll_back(made, error)
             raise
@@ -425,6 +429,11 @@ class Registry:
     def unsafe(self) -> list[Region]:
         """Memory that could not be made unreachable so far."""
         return list(self._unsafe)
+
+
+def _placements(engine: EngineBinding) -> frozenset[Placement]:
+    pairs = engine.engine.capabilities().placement_pairs.value_or(frozenset())
+    return frozenset(placement for pair in pairs for placement in pair)
 
 
 def busy_error(caches: Sequence[LocalCache], peers: tuple[int, ...], why: str) -> CacheBusyError:

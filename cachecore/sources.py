@@ -7,15 +7,15 @@ from typing import Protocol
 
 from cachecore import _arguments as arguments
 from cachecore.driver import BackendDriver
-from cachecore.engine import Operation
-from cachecore.errors import CacheValueError, LinkLostError
+from cachecore.engine import Operation, TransferEngine
+from cachecore.errors import CacheValueError, LinkLostError, NotSupportedError
 from cachecore.outcome import FailureCause, Outcome
 from cachecore.peers import Link, Peers, RemoteCache
 from cachecore.planning import CopyPlan
 from cachecore.registry import LocalCache, Registry
 from cachecore.shape import CacheShape
 from cachecore.tensors import check_unmoved
-from cachecore.types import BlocksCacheKey, Cache, TransferKey
+from cachecore.types import BlocksCacheKey, Cache, Placement, TransferKey
 
 __all__ = ["LocalSource", "RemoteSource", "Source", "Sources"]
 
@@ -185,4 +185,22 @@ class Sources:
                 f"{target} was registered with remote_accessible=False and cannot take part in a transfer between "
                 "processes; register it with remote_accessible=True"
             )
+        if link.engine is not None:
+            check_movable(link.engine, target.shape.placement, remote.shape.placement)
         return RemoteSource(self._driver, link, remote, None if paged else index)
+
+
+def check_movable(engine: TransferEngine, local: Placement, remote: Placement) -> None:
+    """Refuse a pair of placements that the link's engine cannot move between.
+
+    Raises:
+        NotSupportedError: Names engine and placements.
+    """
+    pairs = engine.capabilities().placement_pairs
+    if (local, remote) not in pairs.value_or(frozenset()):
+        raise NotSupportedError(
+            f"the link's engine {engine.wire_id} does not move between {local.name} memory here and {remote.name} memory "
+            f"of the peer ({pairs.source}); use memory of a placement it moves, or link by another engine",
+            product=engine.wire_id,
+            feature=f"{local.name} to {remote.name}",
+        )

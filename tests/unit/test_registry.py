@@ -3,6 +3,7 @@
 import dataclasses
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,8 +31,12 @@ PAGE = 4096
 class Engine:
     """Counts; fails the n-th region it is asked for, or refuses to let go."""
 
-    def __init__(self, fail_at=None, sticky=False):
+    def __init__(self, fail_at=None, sticky=False, placements=tuple(Placement)):
         self.live, self.calls, self.fail_at, self.sticky = [], 0, fail_at, sticky
+        self.pairs = Capability(frozenset((a, b) for a in placements for b in placements), "a test")
+
+    def capabilities(self):
+        return SimpleNamespace(placement_pairs=self.pairs)
 
     def register(self, regions):
         self.calls += 1
@@ -98,6 +103,15 @@ def test_a_failing_engine_leaves_nothing_registered_anywhere(driver, memory):
     assert len(good.live) == len(bad.live) == 4
 
 
+def test_an_engine_is_told_only_of_memory_it_can_move(driver, memory):
+    host_only, both = Engine(placements=[Placement.HOST]), Engine()
+    registry = Registry(1, driver, [bound(host_only), bound(both)], [])
+    register(registry, [memory])
+    assert host_only.live == [] and len(both.live) == 1
+    register(registry, [memory + PAGE], placement=Placement.HOST)
+    assert len(host_only.live) == 1 and len(both.live) == 2
+
+
 def test_a_roll_back_that_fails_says_what_must_not_be_freed(driver, memory):
     registry = Registry(1, driver, [bound(Engine(sticky=True)), bound(Engine(fail_at=0))], [])
     with pytest.raises(StillReachableError, match=f"{memory:#x}.*Do not free"):
@@ -121,7 +135,7 @@ def test_an_exact_repeat_shares_one_registration_until_the_last_is_gone(driver, 
     engine = Engine()
     registry = Registry(1, driver, [bound(engine)], [])
     first, second = register(registry, [memory]), register(registry, [memory])
-    assert engine.calls == 2 and len(engine.live) == 1
+    assert engine.calls == 1 and len(engine.live) == 1
     registry.remove(first)
     assert len(engine.live) == 1 and registry.usage() == (1, 1, PAGE)
     registry.remove(second)
