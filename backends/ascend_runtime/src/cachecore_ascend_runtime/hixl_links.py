@@ -18,7 +18,14 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from cachecore.outcome import FailureCause
-from cachecore_ascend_runtime.hixl_native import ALREADY_CONNECTED, NOT_CONNECTED, TIMEOUT, Answer, NativeEngine
+from cachecore_ascend_runtime.hixl_native import (
+    ALREADY_CONNECTED,
+    FAILED,
+    NOT_CONNECTED,
+    TIMEOUT,
+    Answer,
+    NativeEngine,
+)
 
 __all__ = ["Links", "NativeLink", "NoLinkError"]
 
@@ -72,8 +79,12 @@ class NativeLink:
         self._made_with = (0, 0)
         #: Whether a disconnect failed: nothing is known about its transfers.
         self._doubtful = False
+        #: The last generation on which a transfer failed.
+        self._blamed = 0
         #: Threads that want it down.
         self._cutters = 0
+        #: Whether the last transfer is to cut it, and the seconds for which it is then not made again.
+        self._cut_when_idle: float | None = None
         self._not_before = 0.0
 
     # --- transfers --------------------------------------------------------------------------------------------------
@@ -107,21 +118,37 @@ class NativeLink:
                 if step is None:
                     self._changed.wait(min(left, self._patience()))
                     continue
-                self._state = step
+                known = self._take(step)
             if step is _State.CONNECTING:
-                self._connect(deadline)
-            else:
-                self._cut(time.monotonic() + min(left, DISCONNECT_SECONDS))
+                self._connect(known, deadline)
+                continue
+            answer = self._cut(time.monotonic() + min(left, DISCONNECT_SECONDS))
+            if not answer.ok:
+                raise NoLinkError(
+                    f"the link to {self.remote} is out of date and could not be ended: {answer}",
+                    FailureCause.NATIVE,
+                    answer.status,
+                )
 
     def _next(self) -> _State | None:
         """The step to take: UP = nothing, go on; None = wait for somebody else."""
         if self._state in (_State.CONNECTING, _State.CUTTING) or self._cutters or self._links.holders:
             return None
+        if self._cut_when_idle is not None and self._state is _State.UP:
+            return None if self._running else _State.CUTTING
         if self._state is _State.DOWN:
             return None if time.monotonic() < self._not_before else _State.CONNECTING
-        if self._made_with == self._now() and not self._doubtful:
+        useless = self._doubtful or self._blamed == self.generation
+        if self._made_with == self._now() and not useless:
             return _State.UP
         return None if self._running else _State.CUTTING
+
+    def _take(self, step: _State) -> tuple[int, int]:
+        """Take a step, after which only this thread changes the state; returns what the link is made with."""
+        self._state = step
+        if step is _State.CONNECTING:
+            self.generation += 1  # now: what belonged to the one before is over
+        return self._now()
 
     def _now(self) -> tuple[int, int]:
         return self._links.registrations, self._changes
@@ -135,6 +162,11 @@ class NativeLink:
         with self._changed:
             self._running -= 1
             self._changed.notify_all()
+            if self._running or self._state is not _State.UP or self._cut_when_idle is None:
+                return
+            pause, self._cut_when_idle = self._cut_when_idle, None
+            self._take(_State.CUTTING)
+        self._cut_and_pause(time.monotonic() + DISCONNECT_SECONDS, pause)
 
     def lost(self, generation: int) -> None:
         """The native engine says that the link does not exist."""
@@ -143,10 +175,16 @@ class NativeLink:
                 self._state, self._doubtful = _State.DOWN, False
                 self._changed.notify_all()
 
-    def is_current(self, generation: int) -> bool:
-        """Whether this generation is up and nobody is cutting it: a transfer that fails then failed by itself."""
+    def blame(self, generation: int) -> bool:
+        """Whether a transfer that failed is the first to; it must `reset` the link then.
+
+        The others on the link failed because of it, or of whoever is cutting the link, and may begin again.
+        """
         with self._changed:
-            return self.generation == generation and self._state is _State.UP
+            if self.generation != generation or self._state is not _State.UP or self._blamed == generation:
+                return False
+            self._blamed = generation
+            return True
 
     def is_over(self, generation: int) -> bool:
         """Whether every transfer of this generation has stopped."""
@@ -168,8 +206,8 @@ class NativeLink:
                 self._changed.wait(left)
             if self.generation != generation or self._state is _State.DOWN:
                 return True
-            self._state = _State.CUTTING
-        return self._cut(deadline)
+            self._take(_State.CUTTING)
+        return self._cut(deadline).ok
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -178,45 +216,46 @@ class NativeLink:
         with self._changed:
             self._changes += 1
 
-    def cut(self, deadline: float, pause: float = 0.0) -> bool:
+    def cut(self, deadline: float, pause: float = 0.0, *, insist: bool = False) -> bool:
         """Wait for the transfers that run, begin no new ones meanwhile, and cut the link. True when it is down.
 
         Args:
             deadline: For the transfers that run, on `time.monotonic()`.
             pause: Seconds for which it is not made again.
+            insist: Where they run past the deadline, cut it when the last one ends.
         """
         with self._changed:
             self._cutters += 1
             try:
-                while self._state in (_State.CONNECTING, _State.CUTTING) or (
-                    self._state is _State.UP and self._running
-                ):
+                while self._state is not _State.DOWN and (self._state is not _State.UP or self._running):
                     left = deadline - time.monotonic()
                     if left <= 0:
+                        if insist:
+                            self._cut_when_idle = pause
                         return False
                     self._changed.wait(min(left, threading.TIMEOUT_MAX))
                 if self._state is _State.DOWN:
                     self._pause(pause)
                     return True
-                self._state = _State.CUTTING
+                self._take(_State.CUTTING)
             finally:
                 self._cutters -= 1
                 self._changed.notify_all()
-        down = self._cut(max(deadline, time.monotonic() + DISCONNECT_SECONDS))
-        if down:
+        return self._cut_and_pause(max(deadline, time.monotonic() + DISCONNECT_SECONDS), pause)
+
+    def _cut_and_pause(self, deadline: float, pause: float) -> bool:
+        answer = self._cut(deadline)
+        if answer.ok:
             with self._changed:
                 self._pause(pause)
-        return down
+        return answer.ok
 
     def _pause(self, seconds: float) -> None:
         self._not_before = max(self._not_before, time.monotonic() + seconds)
 
-    def _connect(self, deadline: float) -> None:
+    def _connect(self, known: tuple[int, int], deadline: float) -> None:
         """From CONNECTING to UP or, with an exception, to DOWN."""
-        with self._changed:
-            self.generation += 1
-            known = self._now()
-        answer = Answer(TIMEOUT)
+        answer = Answer(FAILED)
         try:
             answer = self._native.connect(self.remote, deadline)
             if answer.status == ALREADY_CONNECTED:
@@ -226,28 +265,28 @@ class NativeLink:
         finally:
             with self._changed:
                 self._state = _State.UP if answer.ok else _State.DOWN
-                self._made_with, self._doubtful = known, False
+                self._made_with, self._doubtful, self._cut_when_idle = known, False, None
                 self._changed.notify_all()
         if not answer.ok:
-            late = answer.status == TIMEOUT and time.monotonic() >= deadline
             raise NoLinkError(
                 f"the link to {self.remote} could not be made: {answer}",
-                FailureCause.DEADLINE if late else FailureCause.NATIVE,
+                FailureCause.DEADLINE if answer.status == TIMEOUT else FailureCause.NATIVE,
                 answer.status,
             )
 
-    def _cut(self, deadline: float) -> bool:
+    def _cut(self, deadline: float) -> Answer:
         """From CUTTING to DOWN or, when the native engine refuses, back to UP and doubtful."""
-        answer = Answer(TIMEOUT)
+        answer = Answer(FAILED)
         try:
             answer = self._native.disconnect(self.remote, deadline)
+            if answer.status == NOT_CONNECTED:
+                answer = Answer(0)  # nothing runs on a link that is not there
         finally:
-            down = answer.ok or answer.status == NOT_CONNECTED
             with self._changed:
-                self._state = _State.DOWN if down else _State.UP
-                self._doubtful = not down
+                self._state = _State.DOWN if answer.ok else _State.UP
+                self._doubtful = not answer.ok
                 self._changed.notify_all()
-        return down
+        return answer
 
 
 class Links:
