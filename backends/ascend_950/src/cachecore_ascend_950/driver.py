@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cachecore_ascend_runtime.driver import AscendDriver
+from cachecore_ascend_runtime.hixl_profile import EVERY_PAIR, HixlProfile
 from cachecore_ascend_runtime.runtime import Runtime
 
-from cachecore.driver import BackendDriver, Capabilities, MemoryInfo, RegistrationRequest
+from cachecore.driver import BackendDriver, Capabilities, Capability, MemoryInfo, RegistrationRequest
 from cachecore.errors import BackendError
 from cachecore_ascend_950 import product
 
@@ -49,6 +50,18 @@ class Ascend950Driver(AscendDriver):
     def check_registration(self, request: RegistrationRequest, infos: Sequence[MemoryInfo]) -> None:
         """See `product.check_registration`."""
         product.check_registration(request, infos)
+
+    def hixl_profile(self) -> HixlProfile:
+        """How the product uses the HIXL engine: over UB, between all placements; it must be told LocalCommRes."""
+        return HixlProfile(
+            product=product.PRODUCT,
+            soc=self.runtime.soc_name,
+            protocols=product.PROTOCOLS,
+            placement_pairs=Capability(
+                EVERY_PAIR, f"CANN 9.x manual, {product.PRODUCT}: UB moves host and device memory"
+            ),
+            needs_local_comm_res=True,
+        )
 
 
 def create_driver(device: int | None, options: Mapping[str, object]) -> BackendDriver:

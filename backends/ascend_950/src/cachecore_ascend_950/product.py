@@ -19,9 +19,12 @@ from cachecore.driver import (
 from cachecore.errors import CacheValueError
 from cachecore.types import Placement
 
-__all__ = ["PRODUCT", "capabilities", "check_registration", "is_950", "serves"]
+__all__ = ["PRODUCT", "PROTOCOLS", "capabilities", "check_registration", "is_950", "serves"]
 
 PRODUCT = "Ascend 950PR/950DT"
+
+#: What data travels over, by the vendor's names: UB. There is no HCCS.
+PROTOCOLS = ("ub_ctp:device", "ub_ctp:host")
 
 _REGISTER_PAGE = "CANN 9.x manual, register_blocks_cache"
 _FEATURE_PAGES = "CANN 9.1.0 manual, product tables of allocate_blocks_cache, copy_blocks and swap_blocks"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cachecore_ascend_runtime.device import MallocPolicy
 from cachecore_ascend_runtime.driver import AscendDriver
+from cachecore_ascend_runtime.hixl_profile import DEVICE_TO_DEVICE, EVERY_PAIR, HOST_IS_LOCAL_ONLY, HixlProfile
 from cachecore_ascend_runtime.runtime import Runtime
 
 from cachecore.driver import Allocation, BackendDriver, Capabilities, Capability, MemoryInfo, RegistrationRequest
@@ -69,6 +70,24 @@ class A2A3Driver(AscendDriver):
     def malloc_policy(self, nbytes: int) -> MallocPolicy:
         """Memory meant for HCCS consists of huge pages only."""
         return MallocPolicy.HUGE_ONLY if self.rules.transport is Transport.HCCS else MallocPolicy.HUGE_FIRST
+
+    def hixl_profile(self) -> HixlProfile:
+        """How the product uses the HIXL engine: by HCCS or RoCE, and between which placements."""
+        line, transport = self.rules.line, self.rules.transport
+        pairs, source = EVERY_PAIR, "over RoCE host memory travels too"
+        if transport is Transport.HCCS and line is product.ProductLine.A3:
+            pairs, source = HOST_IS_LOCAL_ONLY, "over HCCS host memory is never the remote side"
+        elif transport is Transport.HCCS:
+            pairs, source = DEVICE_TO_DEVICE, "over HCCS from device to device only"
+        return HixlProfile(
+            product=line.value,
+            soc=self.runtime.soc_name,
+            protocols=(f"{transport.value}:device",),
+            placement_pairs=Capability(pairs, f"CANN 9.x manual, {line.value}: {source}"),
+            link_hint="device memory that aclrtMalloc did not return must start on a page boundary"
+            if transport is Transport.HCCS
+            else "",
+        )
 
     def allocate_aligned(self, nbytes: int) -> Allocation:
         """Device memory that satisfies every alignment rule of the product: huge pages, from a 2 MiB boundary on.
