@@ -28,7 +28,7 @@ class _Entry:
     Attributes:
         region: The memory.
         handle: The vendor's.
-        users: How many registrations of engines it stands for; 0 for one that could not be rolled back.
+        users: How many registrations of engines it stands for; 0 for one that could not be deregistered yet.
     """
 
     region: Region
@@ -53,6 +53,12 @@ class RegisteredMemory:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def regions(self) -> list[Region]:
+        """Every registered range, once."""
+        with self._lock:
+            return [entry.region for entry in self._entries.values()]
 
     @property
     def packed(self) -> bytes:
@@ -174,6 +180,11 @@ class RegisteredMemory:
                 code=answer.status,
             )
 
+    def abandon(self, region: Region) -> None:
+        """Undo one registration that could not be removed: the last one of a range is tried again later."""
+        with self._lock:
+            self._entries[region.base, region.nbytes].users -= 1
+
     def _deregister(self, entry: _Entry, busy: Sequence[str]) -> Answer:
         if busy:  # nothing may be taken away under a transfer, whatever the native engine would say
             return Answer(FAILED, detail=f"transfers of this process still run to {', '.join(busy)}")
@@ -183,8 +194,8 @@ class RegisteredMemory:
             self._packed = None
         return answer
 
-    def retry_roll_backs(self) -> list[Region]:
-        """Deregister what could not be rolled back, where that is possible now; returns what still is not."""
+    def retry(self) -> list[Region]:
+        """Deregister what nobody uses and could not be deregistered before; returns what still cannot be."""
         with self._lock:
             stuck = self._deregister_all([entry for entry in self._entries.values() if not entry.users])
         return [entry.region for entry, _ in stuck]

@@ -30,6 +30,9 @@ DEFAULT_PORTS: Final = "26300-26555"
 
 OPTION_NAMES: Final = ("buffer_pool", "host", "local_comm_res", "ports", "service_level", "traffic_class")
 
+#: No relay buffers. With the vendor's default, A2 and A3 move memory that is not registered as if it were the host's.
+NO_POOL: Final = "0:0"
+
 _PREFIX: Final = "options['hixl."
 _SHORTEST_COMM_RES: Final = '{"version": "1.3"}'
 
@@ -53,7 +56,7 @@ class HixlOptions:
     last_port: int = 26555
     traffic_class: int | None = None
     service_level: int | None = None
-    buffer_pool: str = "0:0"
+    buffer_pool: str = NO_POOL
     local_comm_res: str | None = None
 
     @classmethod
@@ -67,9 +70,11 @@ class HixlOptions:
         traffic_class = _number(options, "traffic_class", 255)
         if traffic_class is not None and traffic_class % 4:
             raise CacheValueError(f"{_PREFIX}traffic_class'] is {traffic_class}; it must be a multiple of 4")
-        pool = _text(options, "buffer_pool", "0:0")
+        pool = _text(options, "buffer_pool", NO_POOL)
         if not re.fullmatch(r"\d{1,6}:\d{1,6}", pool):
-            raise CacheValueError(f"{_PREFIX}buffer_pool'] is {pool!r}; it must be 'number:MB', for example '0:0'")
+            raise CacheValueError(
+                f"{_PREFIX}buffer_pool'] is {pool!r}; it must be 'number:MB', for example {NO_POOL!r}"
+            )
         return cls(
             host=_host(_text(options, "host", "127.0.0.1")),
             first_port=first,
@@ -93,7 +98,8 @@ class HixlOptions:
         options = {"GlobalResourceConfig": json.dumps(resources), "LocalCommRes": comm_res}
         if profile.fabric_memory:
             options["EnableUseFabricMem"] = "1"  # and no BufferPool: the two exclude each other
-        else:
+        elif self.buffer_pool != NO_POOL or not profile.needs_local_comm_res:
+            # The products that must be told LocalCommRes relay nothing, and their manual does not list the option.
             options["BufferPool"] = self.buffer_pool
         if self.traffic_class is not None:
             options["RdmaTrafficClass"] = str(self.traffic_class)

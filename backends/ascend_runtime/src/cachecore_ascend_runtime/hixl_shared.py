@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 import time
+from dataclasses import fields
 from typing import Final
 
 from cachecore.driver import BackendDriver
@@ -82,13 +83,13 @@ def acquire(driver: BackendDriver, options: HixlOptions) -> SharedEngine:
 
 
 def _differences(
-    old: tuple[HixlOptions, HixlProfile], new: tuple[HixlOptions, HixlProfile]
+    old: tuple[HixlOptions | HixlProfile, ...], new: tuple[HixlOptions | HixlProfile, ...]
 ) -> list[tuple[str, object, object]]:
     return [
-        (name, getattr(before, name), getattr(after, name))
+        (field.name, getattr(before, field.name), getattr(after, field.name))
         for before, after in zip(old, new, strict=True)
-        for name in before.__dataclass_fields__
-        if getattr(before, name) != getattr(after, name)
+        for field in fields(before)
+        if getattr(before, field.name) != getattr(after, field.name)
     ]
 
 
@@ -100,7 +101,7 @@ def release(driver: BackendDriver, shared: SharedEngine, deadline: float) -> lis
     with _lock:
         if shared.users > 1:
             shared.users -= 1
-            return shared.memory.retry_roll_backs()
+            return shared.memory.retry()
         if not shared.native.finalize(max(deadline, time.monotonic() + _FINALIZE_SECONDS)):
             return shared.memory.regions
         shared.users = 0
