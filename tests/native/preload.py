@@ -17,7 +17,8 @@ RUNTIMES = {"address": ("libasan.so", "libubsan.so", "libstdc++.so"), "thread": 
 DEFAULTS = {
     "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
-    "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:handle_segv=0",
+    "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:handle_segv=0:suppressions="
+    + str(Path(__file__).resolve().with_name("tsan_suppressions.txt")),
 }
 
 
