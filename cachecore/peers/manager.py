@@ -118,6 +118,8 @@ class Peers:
                 listener = Listener(
                     service, text, addresses, keys, timing, sessions.receive, partial(_look_for_lost, service, sessions)
                 )
+            except LinkFailedError:  # which is an OSError too
+                raise
             except (OSError, zmq.ZMQError) as error:
                 raise LinkFailedError(
                     f"listen is {text!r} and cannot be listened on: {error.strerror} (error {error.errno})"
