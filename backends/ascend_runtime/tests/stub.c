@@ -17,7 +17,15 @@
 #define STUB_COUNT 0
 #endif
 
+#ifndef STUB_MESSAGE
+#define STUB_MESSAGE "the stub does not start"
+#endif
+
 static _Thread_local const char *message;
+#ifndef STUB_DEVICES
+#define STUB_DEVICES 8
+#endif
+
 static _Thread_local void *context;
 static _Thread_local int32_t current = -1;
 static int contexts[8];
@@ -32,7 +40,7 @@ EXPORT unsigned char stub_answer[28] = {2, 0, 0, 0, 1, 0, 0, 0, 0, 16, 0, 0}; /*
 EXPORT int aclInit(const char *config) {
     (void)config;
     if (STUB_INIT != 0) {
-        message = "the stub does not start";
+        message = STUB_MESSAGE;
     }
     return STUB_INIT;
 }
@@ -45,7 +53,7 @@ EXPORT int aclFinalize(void) {
 EXPORT const char *aclrtGetSocName(void) { return STUB_SOC; }
 
 EXPORT int aclrtGetDeviceCount(uint32_t *count) {
-    *count = 8;
+    *count = STUB_DEVICES;
     return STUB_COUNT;
 }
 
