@@ -158,23 +158,31 @@ def assert_every_chunk_is_told_about(plan: CopyPlan, report: _core.TransferRepor
     assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
 
 
+SCATTERED = [random.Random(seed).sample(range(5000), 4000) for seed in (2, 3)]
+IN_A_ROW, WITH_GAPS = list(range(2500)), list(range(0, 5000, 2))
+
+
+# More pieces than one system call takes: on both sides, or on one side only.
+@pytest.mark.parametrize(
+    ("src", "dst"),
+    [SCATTERED, (IN_A_ROW, WITH_GAPS), (WITH_GAPS, IN_A_ROW)],
+    ids=["scattered", "in a row to gaps", "gaps to in a row"],
+)
 @pytest.mark.parametrize("limits", [{}, {"threads": 2, "threads_from": 1, "batch_bytes": 7 * PAGE + 5}])
-def test_thousands_of_scattered_blocks_arrive_where_they_belong(
-    start_peer: Callable[[int], Peer], limits: dict[str, int]
+def test_thousands_of_blocks_arrive_where_they_belong(
+    start_peer: Callable[[int], Peer], limits: dict[str, int], src: list[int], dst: list[int]
 ) -> None:
     blocks, size = 5000, 1000
     peer = start_peer(blocks * size)
     peer.run("import random; memory[:] = random.Random(1).randbytes(len(memory))")
     content = random.Random(1).randbytes(blocks * size)
     memory = Memory(blocks * size)
-    order = random.Random(2)
-    src, dst = (order.sample(range(blocks), 4000) for _ in range(2))
     plan = plan_blocks(one_tensor(memory.base, blocks, size), one_tensor(peer.base, blocks, size), dst, src)
 
     report = peer.read(plan, **limits)
     assert report.done
     assert (report.landed, report.untouched, report.unknown) == (((0, plan.chunks),), (), ())
-    assert report.nbytes == 4000 * size
+    assert report.nbytes == len(dst) * size
     expected = bytearray(blocks * size)
     for a, b in zip(dst, src, strict=True):
         expected[a * size : (a + 1) * size] = content[b * size : (b + 1) * size]
@@ -246,6 +254,15 @@ def test_a_nonce_that_changes_during_a_transfer_is_noticed() -> None:
     plan = plan_blocks(one_tensor(nonce.address, 1, 16), one_tensor(memory.base, 1, 16), [0], [0])
     report = _core.vm_read(plan, os.getpid(), nonce.address, nonce.value, time.monotonic() + SOON)
     assert (report.cause, report.landed, report.unknown) == ("wrong peer", (), ((0, 1),))
+
+
+def test_nothing_has_landed_from_a_wrong_process_whose_memory_ends_early() -> None:
+    source, target = Memory(4 * PAGE), Memory(4 * PAGE)
+    make_hole(source.base + 2 * PAGE)
+    plan = plan_blocks(one_tensor(target.base, 4, PAGE), one_tensor(source.base, 4, PAGE), [0, 2, 1], [0, 1, 2])
+    nonce = _core.Nonce()
+    report = _core.vm_read(plan, os.getpid(), nonce.address, bytes(16), time.monotonic() + SOON)
+    assert (report.cause, report.landed) == ("wrong peer", ())
 
 
 def test_a_closed_nonce_proves_nothing() -> None:
@@ -352,6 +369,15 @@ def test_a_transfer_stops_when_told_to_and_writes_no_more(move: Stop, threads: i
     target.first_piece[:] = mark
     time.sleep(0.02)
     assert target.first_piece == mark
+
+
+def test_a_failure_in_one_thread_stops_the_others() -> None:
+    source, target = Memory(1 << 20), RepeatedMemory()
+    make_hole(target.base)
+    plan = target.plan_from(source)
+    report = _core.vm_copy(plan, time.monotonic() + SOON, threads=2)
+    assert (report.cause, report.fault_address) == ("local fault", target.base)
+    assert report.untouched[-1][1] == plan.chunks
 
 
 def test_a_deadline_that_has_passed_moves_nothing(start_peer: Callable[[int], Peer]) -> None:
