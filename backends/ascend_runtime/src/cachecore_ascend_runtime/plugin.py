@@ -1,11 +1,13 @@
-"""What this distribution tells the core: which Ascend devices there are, and what codes of their libraries mean."""
+"""What this distribution tells the core: which Ascend devices there are, the HIXL engine, and what codes mean."""
 
 from __future__ import annotations
 
 from cachecore.driver import DeviceInfo
+from cachecore.engine import EngineSpec
 from cachecore.plugins import hookimpl
 from cachecore_ascend_runtime.detection import detect
 from cachecore_ascend_runtime.explain import explain
+from cachecore_ascend_runtime.hixl_engine import ENGINE
 
 CACHECORE_PLUGIN_API = 1
 
@@ -14,6 +16,12 @@ CACHECORE_PLUGIN_API = 1
 def cachecore_devices() -> list[DeviceInfo]:
     """See `detection.detect`."""
     return detect()
+
+
+@hookimpl
+def cachecore_engines() -> list[EngineSpec]:
+    """The engine between accelerators."""
+    return [ENGINE]
 
 
 @hookimpl
