@@ -144,8 +144,8 @@ class EngineCase:
         return self._cleanup.enter_context(PeerProcess(self._spec(self.peer_device), 1))
 
     def accepts_foreign(self) -> bool:
-        """Whether ordinary memory can be used with this driver."""
-        return MemoryHarness.accepts_foreign(self.side.driver, Placement.HOST)
+        """Whether ordinary memory can be used on both sides with this driver."""
+        return all(MemoryHarness.accepts_foreign(self.side.driver, one) for one in {self.here, self.there})
 
     def connect(self, peer: PeerProcess, *regions: RemoteRegion) -> None:
         """Connect to a peer that is expected to be there."""
