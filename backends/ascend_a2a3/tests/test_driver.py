@@ -23,7 +23,7 @@ class TestOverHccs(DriverConformance):
 
 class TestOverRoce(TestOverHccs):
     device = 1
-    options = {"transport": "roce"}  # noqa: RUF012
+    options = {"transport": "roce"}
 
 
 @pytest.fixture
