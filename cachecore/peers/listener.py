@@ -39,8 +39,9 @@ _logger = logging.getLogger("cachecore.peers")
 MAX_STRANGERS = 64
 #: Connections that may be waiting to be accepted; they come in even when the door is shut.
 _BACKLOG = 64
-#: How long messages of the last moment may still be on their way when the listener closes, in milliseconds.
-_LAST_WORDS_MS = 200
+#: How long readers have to hear the last words and hang up when the listener closes, in seconds. Closing first could
+#: reset a connection, and with it what is on its way.
+_LAST_WORDS = 0.2
 
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 
@@ -87,6 +88,7 @@ class Listener:
         self.pauses = 0
         #: `time.monotonic()` at which no message was waiting.
         self.drained_at = time.monotonic()
+        self._connections: set[int] = set()
         self._fresh: dict[int, float] = {}
         self._proven: list[float] = []
         self._held_for_link = False
@@ -161,6 +163,13 @@ class Listener:
 
     def read_events(self) -> None:
         """Look now which connections came and went."""
+        gone = self._read_reports()
+        self.guard_door()
+        if gone:
+            self._on_disconnect()
+
+    def _read_reports(self) -> bool:
+        """Keep count of connections. Returns whether one has gone."""
         gone = False
         while self._monitor is not None:
             report = read_monitor(self._monitor)
@@ -168,15 +177,15 @@ class Listener:
                 break
             event, value = report
             if event == zmq.EVENT_ACCEPTED:
+                self._connections.add(value)
                 self._fresh[value] = time.monotonic()
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._proven.append(time.monotonic())
             else:
+                self._connections.discard(value)
                 self._fresh.pop(value, None)
                 gone = True
-        self.guard_door()
-        if gone:
-            self._on_disconnect()
+        return gone
 
     def guard_door(self) -> None:
         """Let connections in or keep them out, by how many strangers are in and how many descriptors are left."""
@@ -194,7 +203,11 @@ class Listener:
         self.guard_door()
 
     def close(self) -> None:
-        """Stop listening and drop every connection."""
+        """Stop listening and drop every connection, once readers have had a moment to do so."""
+        deadline = time.monotonic() + _LAST_WORDS
+        while self._monitor is not None and self._connections and time.monotonic() < deadline:
+            if self._monitor.poll(max(1, int((deadline - time.monotonic()) * 1000))):
+                self._read_reports()
         if self._guard is not None:
             self._service.unwatch(self._guard.socket)
             self._guard.close()
@@ -206,7 +219,7 @@ class Listener:
                 self._router.disable_monitor()
                 self._monitor.close(0)
                 self._monitor = None
-            self._router.close(_LAST_WORDS_MS)
+            self._router.close(0)
             self._router = None
         self._duplicate = None
         _listeners.discard(self)

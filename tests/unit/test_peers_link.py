@@ -298,6 +298,17 @@ def test_a_peer_that_does_not_answer_is_stalled_and_recovers(link, owner, peers)
     until(lambda: kinds(peers) == ["linked", "link stalled", "link recovered"])
 
 
+def test_a_late_answer_renews_the_lease_only_from_the_sending_of_its_ping(link, owner):
+    owner.answers[Ping] = False
+    before = owner.count(Ping)
+    until(lambda: owner.count(Ping) > before)
+    late = [message for message in owner.heard if isinstance(message, Ping)][before]
+    time.sleep(0.6)
+    owner.push(Pong(late.sequence, 1))
+    until(lambda: late.sequence not in link.dialogue._unanswered)
+    assert link.lease.remaining <= FAST.lease - 0.6
+
+
 def test_an_unanswered_fetch_ends_at_the_deadline(link, owner):
     owner.answers[Fetch] = False
     with pytest.raises(CacheTimeoutError, match="did not send its catalogue"):
@@ -517,6 +528,23 @@ def test_a_failed_service_thread_ends_every_wait_with_its_cause(link, owner, pee
             call()
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert peers.close(deadline=soon()) == ()
+
+
+def test_a_restarted_peer_hears_nothing_of_the_old_link(link, owner, peers):
+    busy = threading.Event()
+    peers._service.submit(lambda: busy.wait(30) and None)  # the end of the connection goes unnoticed for a while
+    owner.end()
+    context = zmq.Context()
+    successor = context.socket(zmq.ROUTER)
+    monitor = successor.get_monitor_socket(zmq.EVENT_ACCEPTED)
+    successor.bind(f"tcp://{owner.address}")
+    try:
+        assert monitor.poll(700) == 0, "it connected again by itself"
+    finally:
+        busy.set()
+        successor.disable_monitor()
+        context.destroy(linger=0)
+    until(lambda: link.state == "LOST")
 
 
 def test_every_address_of_a_name_is_tried(peers, owner, monkeypatch):

@@ -61,7 +61,7 @@ def test_a_killed_reader_makes_room_for_its_successor_at_once(linked, spawn):
 
 
 def test_a_stopped_owner_is_lost_after_the_heartbeat_time_and_can_be_linked_again(linked):
-    pair = linked()
+    pair = linked(timing={**PATIENT, "heartbeat_interval": 0.2, "heartbeat_timeout": 0.8})
     pair.owner.signal(signal.SIGSTOP)
     assert 0.3 < pair.reader.ask("until_state", 1, "LOST") < 10
     with pytest.raises(Exception, match=r"CacheTimeoutError|LinkFailedError"):
@@ -133,6 +133,9 @@ def test_a_forked_child_gets_an_error_at_once_and_disturbs_nothing(linked):
     ):
         answer = process.ask("forked_child", command, **arguments)
         assert (answer["exit"], answer["error"]) == (0, "ForkedProcessError"), answer
+    for process in (pair.reader, pair.owner):
+        answer = process.ask("forked_child", "close")
+        assert answer["exit"] == 0 and answer["result"]["seconds"] < 5
     assert pair.reader.ask("lookup", 1, 1) == 1
     assert pair.owner.ask("sessions") == [[2, "LINKED", "fake/1"]]
 
@@ -162,6 +165,9 @@ def test_a_program_that_ends_without_closing_ends_promptly_and_in_peace(linked, 
     assert time.monotonic() - started < 10
     ending._readers[1].join(30)
     assert ending.errors == ""
+    if who == "owner" and peer_is == "alive":
+        other.ask("until_state", 1, "LOST")
+        assert other.ask("state", 1)["lease"] is False  # it was told: the memory is going away with the process
 
 
 @pytest.mark.parametrize("peer_is", ["alive", "stopped", "dead"])
