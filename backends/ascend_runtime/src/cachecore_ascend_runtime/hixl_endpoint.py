@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import os
 import re
 import zlib
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from cachecore.errors import LinkFailedError
 
-__all__ = ["Endpoint"]
+__all__ = ["Endpoint", "network_name"]
 
 _LONGEST: Final = 4096
 _CHECKSUM_BYTES: Final = 4
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ADDRESS: Final = re.compile(r"(\d+\.\d+\.\d+\.\d+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
 
 
@@ -28,6 +32,7 @@ class Endpoint:
         soc: Name of its SoC.
         protocols: What it has, by the vendor's names.
         emulated: Whether an emulator answers there.
+        network: Names the machine, this boot of it, and the network namespace, as `network_name` does.
     """
 
     address: str
@@ -36,6 +41,7 @@ class Endpoint:
     soc: str
     protocols: tuple[str, ...]
     emulated: bool
+    network: str
 
     def encode(self) -> bytes:
         """As it travels: a checksum, then JSON."""
@@ -61,6 +67,7 @@ class Endpoint:
                 str(value["soc"]),
                 tuple(str(name) for name in value["protocols"]),
                 bool(value["emulated"]),
+                str(value["network"]),
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise LinkFailedError(f"the endpoint of {len(data)} bytes is not one of this version: {error}") from error
@@ -68,14 +75,28 @@ class Endpoint:
             raise LinkFailedError(f"the endpoint names the address {endpoint.address!r:.80}, which is not ip:port")
         return endpoint
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the address means another process to every machine."""
+        try:
+            return ipaddress.ip_address(self.address.rpartition(":")[0].strip("[]")).is_loopback
+        except ValueError:
+            return False
+
     def check_reachable(self, peer: Endpoint) -> None:
         """Refuse a peer that this engine cannot talk to, before anything native is tried.
 
         Raises:
-            LinkFailedError: Another kind of engine, no protocol in common, or this very engine.
+            LinkFailedError: Another kind of engine, no protocol in common, an address that leads elsewhere, or this very
+                engine.
         """
         if peer.identity == self.identity:
             raise LinkFailedError(f"{peer.address} is this process's own engine; HIXL does not connect to itself")
+        if peer.is_loopback and peer.network != self.network:
+            raise LinkFailedError(
+                f"the peer's HIXL engine listens at {peer.address}, which leads to the peer on its own machine (or in its own "
+                "container) only; give the peer options['hixl.host'], an address that this machine can route to"
+            )
         if peer.emulated != self.emulated:
             kinds = {True: "emulated", False: "a real device's"}
             raise LinkFailedError(
@@ -87,3 +108,11 @@ class Endpoint:
                 f"the engine at {peer.address} ({peer.soc}) talks {', '.join(peer.protocols)} and this one ({self.soc}) "
                 f"{', '.join(self.protocols)}; choose the same transport on both sides (the driver's option transport)"
             )
+
+
+def network_name() -> str:
+    """A name for the network that a loopback address belongs to: equal for processes that reach each other by it."""
+    try:
+        return f"{_BOOT_ID.read_text().strip()} {os.readlink('/proc/self/ns/net')}"
+    except OSError:  # a restricted container: say that no other process is known to share the network
+        return f"unknown, process {os.getpid()}"

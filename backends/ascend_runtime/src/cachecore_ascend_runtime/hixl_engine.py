@@ -306,15 +306,23 @@ class HixlEngine(TransferEngine):
         busy = self._close_peers(busy, max(deadline, time.monotonic() + _ABORT_SECONDS)) if busy else []
         if any(peer.regions_in_use() for peer in busy):
             return [region for peer in busy for region in peer.regions_in_use()]
-        for registration in list(self._registrations.values()) if self._shared.users > 1 else ():
-            try:
-                self.deregister(registration)
-            except EngineError:
-                self._shared.memory.abandon(registration.region)  # release() says whether it is still there
+        if self._shared.users > 1:  # or else everything ends with the native engine
+            self._deregister_all()
         unsafe = hixl_shared.release(self._driver, self._shared, deadline)
         self._released = True
         self._registrations.clear()
         return unsafe
+
+    def _deregister_all(self) -> None:
+        """Deregister what can be. The rest is left to `release`, which says what is still there."""
+        left = list(self._registrations.values())
+        try:
+            while left:
+                self.deregister(left[-1])
+                left.pop()
+        except EngineError:  # the same would be waited for again with each of the others
+            for registration in left:
+                self._shared.memory.abandon(registration.region)
 
     def _enter(self, *, closed_too: bool = False) -> None:
         if os.getpid() != self._pid:

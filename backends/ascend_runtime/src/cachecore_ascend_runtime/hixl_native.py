@@ -57,7 +57,7 @@ class Answer(NamedTuple):
     Attributes:
         status: The vendor's status, 0 for success.
         value: What came with it: a handle, a request, a state.
-        detail: What an exception said, where the module raised one.
+        detail: What an exception said where the module raised one, or why no call was made.
     """
 
     status: int
@@ -70,6 +70,8 @@ class Answer(NamedTuple):
         return self.status == SUCCESS
 
     def __str__(self) -> str:
+        if self.ok:
+            return self.detail
         entry = hixl_code(self.status)
         words = self.detail or entry.words
         name = f" {entry.name}" if entry.name else ""
@@ -192,19 +194,18 @@ def start(module: ModuleType, options: HixlOptions, profile: HixlProfile) -> Nat
 
 def _is_free(host: str, port: int) -> bool:
     """Whether a port can be listened on. To ask is cheap, and an attempt to initialise is not."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
-                raise EngineError(
-                    f"options['hixl.host'] is {host!r}, which is no address of this machine",
-                    operation="bind",
-                    code=error.errno,
-                ) from error
-            return False
+    except OSError as error:
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise EngineError(
+                f"options['hixl.host'] is {host!r}, which is no address of this machine: {error.strerror}",
+                operation="bind",
+                code=error.errno,
+            ) from error
+        return False
     return True
 
 

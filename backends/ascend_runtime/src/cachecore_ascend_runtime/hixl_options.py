@@ -121,11 +121,14 @@ def _number(options: Mapping[str, object], name: str, high: int) -> int | None:
 
 def _host(text: str) -> str:
     try:
-        return str(ipaddress.ip_address(text.removeprefix("[").removesuffix("]")))
+        address = ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
     except ValueError:
+        address = None
+    if address is None or address.is_unspecified:
         raise CacheValueError(
-            f"{_PREFIX}host'] is {text!r}; it must be an IP address of this machine, not a name: peers are told it"
-        ) from None
+            f"{_PREFIX}host'] is {text!r}; it must be one IP address of this machine, not a name: peers are told it"
+        )
+    return str(address)
 
 
 def _ports(text: str) -> tuple[int, int]:

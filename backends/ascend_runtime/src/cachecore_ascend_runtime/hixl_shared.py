@@ -12,7 +12,7 @@ from typing import Final
 from cachecore.driver import BackendDriver
 from cachecore.engine import Region
 from cachecore.errors import BackendError
-from cachecore_ascend_runtime.hixl_endpoint import Endpoint
+from cachecore_ascend_runtime.hixl_endpoint import Endpoint, network_name
 from cachecore_ascend_runtime.hixl_links import Links
 from cachecore_ascend_runtime.hixl_memory import RegisteredMemory
 from cachecore_ascend_runtime.hixl_module import find_module
@@ -46,7 +46,13 @@ class SharedEngine:
         self.links = Links(self.native)
         self.memory = RegisteredMemory(self.native, self.links)
         self.endpoint = Endpoint(
-            self.native.address, secrets.token_hex(16), os.getpid(), profile.soc, profile.protocols, emulated
+            self.native.address,
+            secrets.token_hex(16),
+            os.getpid(),
+            profile.soc,
+            profile.protocols,
+            emulated,
+            network_name(),
         )
         self.users = 0
 
