@@ -98,6 +98,9 @@ class Peer:
     def notify(self, remote, name, text, timeout=20000):
         return self.engine.send_notify(remote, hixl.NotifyDesc(name, text), timeout)
 
+    def notify_many(self, remote, count):
+        return [self.notify(remote, str(index), "") for index in range(count)]
+
     def notifies(self):
         status, taken = self.engine.get_notifies()
         return status, [[one.name, one.notify_msg] for one in taken]

@@ -67,10 +67,22 @@ def test_a_delayed_call_takes_at_least_that_long(child):
     assert child(_delay) >= 0.05
 
 
+BAD_PLANS = [
+    "aclrtMalloc",
+    "aclrtMalloc:1",
+    "aclrtMalloc:1:explode",
+    "aclrtMalloc:1:delay=-1",
+    "aclrtMalloc:1:delay=x",
+    "aclrtMaloc:1:code=1",
+    "hixl_misspelt:1:code=1",
+    ":1:code=1",
+]
+
+
 def _unreadable():
     acl = Acl()
     codes = []
-    for plan in ("aclrtMalloc", "aclrtMalloc:1", "aclrtMalloc:1:explode", "a:1:delay=-1", "a:1:delay=x", ":1:code=1"):
+    for plan in BAD_PLANS:
         codes.append(acl.code("cachecore_emulator_set_faults", plan.encode()))
         assert "fault plan entry" in acl.message()
     return codes

@@ -202,7 +202,7 @@ def test_disconnecting_ends_every_transfer_of_the_link(peers, endpoint):
     assert not client.ask("holds", local, MIB, 1)
 
 
-def test_notifications_arrive_in_order_and_are_limited(peers, endpoint):
+def test_notifications_arrive_in_order_and_are_limited_in_length(peers, endpoint):
     server, client, *_ = connected(peers, endpoint)
     assert client.ask("notify", endpoint, "ready", "block 7 äöü") == 0
     assert client.ask("notify", endpoint, "done", "") == 0
@@ -212,6 +212,13 @@ def test_notifications_arrive_in_order_and_are_limited(peers, endpoint):
     assert server.ask("notifies") == [0, [["ready", "block 7 äöü"], ["done", ""], ["ä" * 1024, "b" * 1024]]]
     assert server.ask("notifies") == [0, []]
     assert client.ask("notifies") == [0, []]
+
+
+def test_4096_notifications_of_a_link_wait_and_no_more(peers, endpoint):
+    server, client, *_ = connected(peers, endpoint)
+    assert client.ask("notify_many", endpoint, 4097) == [0] * 4096 + [STATUS["RESOURCE_EXHAUSTED"]]
+    assert len(server.ask("notifies")[1]) == 4096
+    assert client.ask("notify", endpoint, "again", "") == 0
 
 
 def test_links_in_the_background(peers, endpoint):

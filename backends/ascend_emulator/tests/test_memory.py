@@ -49,13 +49,16 @@ def _refused_copies():
     device, host = acl.malloc(4 * MIB), ctypes.create_string_buffer(4096)
     freed = acl.malloc(4 * MIB)
     acl.free(freed)
-    reserved = acl.reserve(4 * MIB)
+    reserved, small, gone = acl.reserve(4 * MIB), acl.malloc(100), acl.malloc(100)
+    acl.free(gone)  # its block lives on
     copies = {
         "past the end": (device + 4 * MIB, 4096, host, 4096, KIND["H2D"]),
         "room too small": (device, 100, host, 101, KIND["H2D"]),
         "host as device": (host, 4096, device, 4096, KIND["D2D"]),
         "device as host": (device, 4096, device, 4096, KIND["H2D"]),
         "freed": (host, 4096, freed, 4096, KIND["D2H"]),
+        "past the end of a small one": (host, 193, small, 193, KIND["D2H"]),
+        "freed small, as host": (host, 100, gone, 100, KIND["H2H"]),
         "not mapped": (reserved, 4096, host, 4096, KIND["H2D"]),
         "not mapped, as host": (host, 4096, reserved, 4096, KIND["H2H"]),
         "unknown kind": (device, 4096, host, 4096, 5),

@@ -6,6 +6,8 @@
 
 #include <array>
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "abi.hpp"
@@ -30,6 +32,16 @@ void charge(int device, std::size_t nbytes) {
                  " were asked for");
         }
     } while (!taken.compare_exchange_weak(before, before + nbytes));
+}
+
+struct Reserved {
+    std::mutex mutex;
+    std::map<std::uintptr_t, std::size_t> ranges;
+};
+
+Reserved &reserved() {
+    static Reserved &all = *new Reserved;
+    return all;
 }
 
 std::byte *map_alias(int device, std::size_t nbytes) {
@@ -86,9 +98,26 @@ Reservation::Reservation(std::size_t nbytes, std::size_t alignment)
         munmap(reinterpret_cast<void *>(end), low + room - end);
     }
     madvise(reinterpret_cast<void *>(start_), nbytes_, MADV_DONTFORK);
+    const std::lock_guard<std::mutex> lock(reserved().mutex);
+    reserved().ranges.emplace(start_, nbytes_);
 }
 
-Reservation::~Reservation() { munmap(reinterpret_cast<void *>(start_), nbytes_); }
+Reservation::~Reservation() {
+    // Forgotten first: the kernel may give the addresses to somebody else as soon as they are free.
+    const std::lock_guard<std::mutex> lock(reserved().mutex);
+    reserved().ranges.erase(start_);
+    munmap(reinterpret_cast<void *>(start_), nbytes_);
+}
+
+bool touches_reservation(std::uintptr_t address, std::size_t nbytes) {
+    const std::lock_guard<std::mutex> lock(reserved().mutex);
+    const auto &ranges = reserved().ranges;
+    const auto next = ranges.upper_bound(address);
+    if (next != ranges.begin() && address - std::prev(next)->first < std::prev(next)->second) {
+        return true;
+    }
+    return next != ranges.end() && next->first - address < nbytes;
+}
 
 std::uint64_t hbm_used(int device) { return used_of(device).load(); }
 

@@ -50,6 +50,9 @@ private:
     std::size_t nbytes_;
 };
 
+// Whether any byte of [address, address + nbytes) is reserved: every device address is, with memory or without.
+bool touches_reservation(std::uintptr_t address, std::size_t nbytes);
+
 // Bytes of the device's memory that are taken.
 std::uint64_t hbm_used(int device);
 

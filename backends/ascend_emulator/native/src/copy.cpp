@@ -34,7 +34,7 @@ std::vector<Piece> pieces_of(const char *function, const char *which, std::uintp
         }
         return pieces;
     }
-    if (is_device_address(address, nbytes)) {
+    if (touches_reservation(address, nbytes)) {
         fail(abi::kParameterInvalid, function, ": ", which, " ", reinterpret_cast<void *>(address),
              " is a device address, the kind says host");
     }
@@ -43,10 +43,6 @@ std::vector<Piece> pieces_of(const char *function, const char *which, std::uintp
 }
 
 }  // namespace
-
-bool is_device_address(std::uintptr_t address, std::size_t nbytes) {
-    return touches_device(address, nbytes) || touches_reservation(address, nbytes);
-}
 
 Copy prepare_copy(const char *function, void *destination, std::size_t room, const void *source, std::size_t nbytes,
                   int kind) {
@@ -60,8 +56,8 @@ Copy prepare_copy(const char *function, void *destination, std::size_t room, con
     bool to_device = kind == abi::kHostToDevice || kind == abi::kDeviceToDevice;
     bool from_device = kind == abi::kDeviceToHost || kind == abi::kDeviceToDevice;
     if (kind == abi::kInferred) {
-        to_device = is_device_address(to, nbytes);
-        from_device = is_device_address(from, nbytes);
+        to_device = touches_reservation(to, nbytes);
+        from_device = touches_reservation(from, nbytes);
     } else if (kind < abi::kHostToHost || kind > abi::kInferred) {
         fail(abi::kParameterInvalid, function, ": kind is ", kind, "; it must be 0 to 4");
     }
@@ -122,8 +118,8 @@ EMULATOR_API int aclrtMemcpyAsync(void *destination, std::size_t room, const voi
     const int code = emulator::call("aclrtMemcpyAsync", Needs::context, emulator::Delay::in_task, [&](const Fault &fault) {
         const auto to = reinterpret_cast<std::uintptr_t>(destination);
         const auto from = reinterpret_cast<std::uintptr_t>(source);
-        const bool to_host = !emulator::is_device_address(to, count);
-        const bool from_host = !emulator::is_device_address(from, count);
+        const bool to_host = !emulator::touches_reservation(to, count);
+        const bool from_host = !emulator::touches_reservation(from, count);
         auto copy = std::make_shared<const emulator::Copy>(
             emulator::prepare_copy("aclrtMemcpyAsync", destination, room, source, count, kind));
         if (to_host && from_host) {

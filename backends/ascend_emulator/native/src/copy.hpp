@@ -21,7 +21,4 @@ Copy prepare_copy(const char *function, void *destination, std::size_t room, con
 // Copies at most `limit` bytes, less when aborted; returns what was copied.
 std::uint64_t carry_out(const Copy &copy, std::uint64_t limit, const std::atomic<bool> *aborted);
 
-// Whether the address belongs to a device, with memory or only reserved.
-bool is_device_address(std::uintptr_t address, std::size_t nbytes);
-
 }  // namespace emulator

@@ -5,17 +5,22 @@
 // that a peer makes.
 #include "faults.hpp"
 
+#include <dlfcn.h>
+
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "abi.hpp"
 #include "call.hpp"
 #include "failure.hpp"
 #include "settings.hpp"
+
+EMULATOR_API int cachecore_emulator_set_faults(const char *plan);
 
 namespace emulator {
 
@@ -83,6 +88,31 @@ void read_action(const std::string &action, const std::string &entry, Fault &fau
     }
 }
 
+// A misspelt function would never fail, and a test with it would prove nothing.
+void check_function(const std::string &function, const std::string &entry) {
+    std::string symbol = function;
+    if (function.rfind("hixl_", 0) == 0) {
+        symbol = "cachecore_emulator_" + function;
+    } else if (function.rfind("acl", 0) != 0) {
+        symbol.clear();
+    }
+    static const std::set<std::string> without_symbol{"hixl_accept", "hixl_serve", "hixl_get_notifies"};
+    if (without_symbol.count(function) != 0) {
+        return;
+    }
+    Dl_info self{};
+    dladdr(reinterpret_cast<void *>(&cachecore_emulator_set_faults), &self);
+    void *const library = dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    const bool known = library != nullptr && !symbol.empty() && dlsym(library, symbol.c_str()) != nullptr;
+    if (library != nullptr) {
+        dlclose(library);
+    }
+    if (!known) {
+        fail(abi::kInvalidParameter, "fault plan entry '", entry, "': '", function, "' is no function of this library; it must "
+             "be one of the runtime, or hixl_ and the name of a method of the transfer engine, hixl_accept or hixl_serve");
+    }
+}
+
 Plan parse(const std::string &text) {
     Plan plan;
     for (const auto &entry : split(text, ';')) {
@@ -93,6 +123,7 @@ Plan parse(const std::string &text) {
         if (parts.size() != 3 || parts[0].empty()) {
             fail(abi::kInvalidParameter, "fault plan entry '", entry, "' must be FUNCTION:WHICH:ACTION");
         }
+        check_function(parts[0], entry);
         Entry parsed;
         std::string which = parts[1];
         if (which == "*") {

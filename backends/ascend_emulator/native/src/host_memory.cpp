@@ -1,7 +1,7 @@
 // Page-locked host memory, and registration of the caller's own.
 #include <sys/mman.h>
+#include <unistd.h>
 
-#include <cerrno>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -40,6 +40,13 @@ bool overlaps(std::uintptr_t start, std::size_t nbytes) {
         return true;
     }
     return next != state().ranges.begin() && start - std::prev(next)->first < std::prev(next)->second.nbytes;
+}
+
+// The kernel knows whether the addresses exist; on Linux this kind of msync does nothing else.
+bool is_mapped(std::uintptr_t start, std::size_t nbytes) {
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const std::uintptr_t first = start / page * page;
+    return msync(reinterpret_cast<void *>(first), start + nbytes - first, MS_ASYNC) == 0;
 }
 
 Pinned take(const char *function, void *pointer, bool allocated) {
@@ -123,11 +130,10 @@ EMULATOR_API int aclrtHostRegister(void *pointer, std::uint64_t size, int type, 
         if (start % emulator::normal_page != 0) {
             emulator::fail(abi::kParameterInvalid, "aclrtHostRegister: ", pointer, " is not aligned to 4096 bytes");
         }
-        if (emulator::touches_device(start, size) || emulator::touches_reservation(start, size)) {
+        if (emulator::touches_reservation(start, size)) {
             emulator::fail(abi::kParameterInvalid, "aclrtHostRegister: ", pointer, " is an address of a device");
         }
-        // The kernel knows whether the addresses exist; madvise changes nothing by this advice.
-        if (madvise(pointer, emulator::round_up(size, emulator::normal_page), MADV_NORMAL) != 0 && errno == ENOMEM) {
+        if (!emulator::is_mapped(start, size)) {
             emulator::fail(abi::kParameterInvalid, "aclrtHostRegister: not all of ", pointer, " + ", size, " is mapped");
         }
         emulator::Pinned pinned;

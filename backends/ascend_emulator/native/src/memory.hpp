@@ -23,7 +23,4 @@ struct PinnedRange {
 };
 bool find_pinned(std::uintptr_t address, PinnedRange &found);
 
-// Whether [address, address + nbytes) touches reserved addresses, mapped or not.
-bool touches_reservation(std::uintptr_t address, std::size_t nbytes);
-
 }  // namespace emulator

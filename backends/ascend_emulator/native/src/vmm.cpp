@@ -179,15 +179,6 @@ void free_mappings(int device) {
     }
 }
 
-bool touches_reservation(std::uintptr_t address, std::size_t nbytes) {
-    const std::lock_guard<std::mutex> lock(state().mutex);
-    if (reservation_of(address) != state().reserved.end()) {
-        return true;
-    }
-    const auto next = state().reserved.lower_bound(address);
-    return next != state().reserved.end() && next->first - address < nbytes;
-}
-
 }  // namespace emulator
 
 using emulator::Fault;

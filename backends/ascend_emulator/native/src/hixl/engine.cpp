@@ -223,15 +223,13 @@ std::shared_ptr<Link> Engine::link_to(const std::string &remote, int timeout_ms)
         return found == links_.end() ? nullptr : found->second;
     };
     std::shared_ptr<Link> link = find();
-    if ((flags_ & kAutoConnect) != 0) {
-        if (link != nullptr && link->broken()) {
-            disconnect(remote, timeout_ms);
-            link = nullptr;
-        }
-        if (link == nullptr) {
-            connect(remote, timeout_ms);
-            link = find();
-        }
+    if ((flags_ & kAutoConnect) != 0 && link != nullptr && link->broken()) {
+        disconnect(remote, timeout_ms);
+        link = nullptr;
+    }
+    if ((flags_ & kAutoConnect) != 0 && link == nullptr) {
+        connect(remote, timeout_ms);
+        link = find();
     }
     if (link == nullptr) {
         fail(kNotConnected, "there is no link to '", remote, "'");

@@ -4,7 +4,6 @@
 #include <sstream>
 #include <string>
 
-#include "../copy.hpp"
 #include "../failure.hpp"
 #include "../memory.hpp"
 #include "../settings.hpp"
@@ -51,7 +50,7 @@ Region make_region(std::uint64_t address, std::uint64_t nbytes, int type) {
         region.from_malloc = range->origin == Origin::malloc && range->start == address;
     } else if (type == kMemHost) {
         region.type = kMemHost;
-        if (is_device_address(address, nbytes)) {
+        if (touches_reservation(address, nbytes)) {
             fail(kParamInvalid, reinterpret_cast<void *>(address), " is a device address, the type says host");
         }
         region.pinned = is_pinned(address, nbytes);

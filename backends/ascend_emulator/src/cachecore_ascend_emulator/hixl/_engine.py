@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
@@ -53,7 +54,8 @@ class Hixl:
         return f"<emulated Hixl {self._name or 'not initialised'}>"
 
     def __del__(self) -> None:
-        if getattr(self, "_engine", 0):
+        # While the interpreter ends, what finalize needs may be gone; the process ends the links all the same.
+        if getattr(self, "_engine", 0) and not sys.is_finalizing():
             self.finalize()
 
     def initialize(self, local_engine: str, options: Mapping[str, str] = {}) -> int:
