@@ -3,16 +3,12 @@
 #include <errno.h>
 
 #include <algorithm>
-#include <cmath>
-#include <optional>
-
-#include <pybind11/stl.h>
+#include <utility>
 
 #include "failure.hpp"
 #include "host_copy.hpp"
-#include "plan.hpp"
-
-namespace py = pybind11;
+#include "scope.hpp"
+#include "streams.hpp"
 
 namespace cachecore::ascend {
 
@@ -20,48 +16,12 @@ namespace {
 
 // Seconds for which is waited that aborted streams end, before the copy is reported as perhaps still running.
 constexpr double settle_seconds = 0.05;
-
-struct Places {
-    Place destination;
-    Place source;
-    bool operator==(const Places &other) const { return destination == other.destination && source == other.source; }
-};
-
-bool on_host(const Place &place) { return place.side != Side::device; }
-
-int kind_of(const Places &places) {
-    if (on_host(places.source)) {
-        return on_host(places.destination) ? acl::host_to_host : acl::host_to_device;
-    }
-    return on_host(places.destination) ? acl::device_to_host : acl::device_to_device;
-}
-
-// A piece of one chunk.
-struct Item {
-    std::uint64_t destination;
-    std::uint64_t source;
-    std::uint64_t nbytes;
-    std::uint64_t chunk;
-    bool from_start;  // of the chunk
-    bool to_end;
-};
-
-// Neighbouring pieces between the same two places, started together and waited for together.
-struct Window {
-    Places places;
-    std::vector<Item> items;
-};
-
-// What is known about a window that failed: of its items [0, done) landed, [touched, ...) were not started.
-struct Progress {
-    std::size_t done = 0;
-    std::size_t touched = 0;
-    std::optional<std::size_t> refused;  // an item below `touched` that was not started either
-};
+// The same where nobody could be told.
+constexpr double farewell_seconds = 10.0;
 
 class Copier {
 public:
-    Copier(std::shared_ptr<Device> device, const PlanView &plan, double deadline, const std::vector<acl::Event> &events,
+    Copier(std::shared_ptr<Device> device, const Plan &plan, double deadline, const std::vector<acl::Event> &events,
            const CopyLimits &limits)
         : device_(std::move(device)),
           library_(device_->library()),
@@ -73,75 +33,52 @@ public:
           cursor_(plan) {}
 
     CopyReport run() {
+        try {
+            return move_all();
+        } catch (...) {  // out of memory: nothing that was started may outlive this call unnoticed
+            lease_.spoil();
+            stop(library_, lease_.streams(), farewell_seconds);
+            throw;
+        }
+    }
+
+private:
+    CopyReport move_all() {
         if (passed()) {
             report_.cause = CopyCause::deadline;
-            finish(Window{}, Progress{});
-            return std::move(report_);
+            return finish(cursor_, Window{}, Progress{});
         }
-        find_places();
-        if (events_.empty() && !places_.empty() &&
-            std::all_of(places_.begin(), places_.end(), [](const Places &places) {
-                return places.destination.side == Side::plain_host && places.source.side == Side::plain_host;
-            })) {
+        places_ = find_places(*device_, plan_);
+        if (events_.empty() && !places_.empty() && std::all_of(places_.begin(), places_.end(), plain_on_both_sides)) {
             report_.host_only = true;
             return std::move(report_);
         }
         while (!cursor_.at_end()) {
             if (passed()) {
                 report_.cause = CopyCause::deadline;
-                finish(Window{}, Progress{});
-                return std::move(report_);
+                break;
             }
-            const ChunkCursor before = cursor_;
-            const Window window = next_window();
+            const ChunkCursor start = cursor_;
+            const Window window = next_window(cursor_, places_, limits_);
             Progress progress;
             const bool landed = kind_of(window.places) == acl::host_to_host ? move_on_host(window, progress)
                                                                             : move_by_runtime(window, progress);
             if (!landed) {
-                cursor_ = before;
-                finish(window, progress);
-                return std::move(report_);
+                return finish(start, window, progress);
             }
         }
-        finish(Window{}, Progress{});
-        return std::move(report_);
+        return finish(cursor_, Window{}, Progress{});
     }
 
-private:
+    static bool plain_on_both_sides(const Places &places) {
+        return places.destination.side == Side::plain_host && places.source.side == Side::plain_host;
+    }
+
     bool passed() const { return monotonic_seconds() >= deadline_; }
 
-    void find_places() {
-        places_.reserve(plan_.pairs());
-        for (const PlanGroup &group : plan_.groups()) {
-            for (std::size_t index = 0; index < group.pair_count; ++index) {
-                if (group.run_count == 0) {
-                    places_.push_back({});  // no chunk will look at it
-                    continue;
-                }
-                // A tensor lies in one registered region, so that its first byte speaks for all.
-                const BasePair &pair = group.pairs[index];
-                const auto number = static_cast<std::uint32_t>(device_->index());
-                places_.push_back({locate(library_, device_->blocks(), number, pair.local + group.runs[0].local),
-                                   locate(library_, device_->blocks(), number, pair.remote + group.runs[0].remote)});
-            }
-        }
-    }
-
-    Window next_window() {
-        Window window{places_[cursor_.pair()], {}};
-        const bool plain = window.places.destination.side == Side::plain_host ||
-                           window.places.source.side == Side::plain_host ||
-                           kind_of(window.places) == acl::host_to_host;
-        std::uint64_t room = plain ? limits_.plain_window_bytes : limits_.window_bytes;
-        while (room > 0 && window.items.size() < limits_.window_items && !cursor_.at_end() &&
-               places_[cursor_.pair()] == window.places) {
-            const std::uint64_t nbytes = std::min(room, cursor_.left());
-            window.items.push_back({cursor_.local(), cursor_.remote(), nbytes, cursor_.chunk(), cursor_.offset() == 0,
-                                    nbytes == cursor_.left()});
-            cursor_.advance(nbytes);
-            room -= nbytes;
-        }
-        return window;
+    CopyReport finish(const ChunkCursor &start, const Window &window, const Progress &progress) {
+        report_.known = known_after(plan_, start, window, progress);
+        return std::move(report_);
     }
 
     // --- host -------------------------------------------------------------------------------------------------------
@@ -209,8 +146,8 @@ private:
         // Whatever was started before the failure may still run.
         const bool ran_to_its_end = !submitted && wait_quietly();
         const bool idle = ran_to_its_end || settle();
-        if (idle && ran_to_its_end && !batch_failed_) {
-            progress.done = progress.touched == 0 ? 0 : progress.touched - 1;  // the last one started is the one that failed
+        if (idle && ran_to_its_end && !batch_failed_ && progress.touched > 0) {
+            progress.done = progress.touched - 1;  // the last one started is the one that failed
         }
         return false;
     }
@@ -365,51 +302,9 @@ private:
         }
     }
 
-    // --- what is known ----------------------------------------------------------------------------------------------
-
-    // The cursor stands at the start of `window`, everything before it landed.
-    void finish(const Window &window, const Progress &progress) {
-        std::uint64_t landed = cursor_.chunk();
-        bool torn = !cursor_.at_end() && cursor_.offset() > 0;  // a part of the next chunk landed
-        if (progress.done > 0) {
-            const Item &last = window.items[progress.done - 1];
-            landed = last.to_end ? last.chunk + 1 : last.chunk;
-            torn = !last.to_end;
-        }
-        std::uint64_t touched = torn ? landed + 1 : landed;
-        if (progress.touched > progress.done) {
-            touched = window.items[progress.touched - 1].chunk + 1;
-        }
-        std::uint64_t refused = touched;
-        if (progress.refused) {
-            const Item &item = window.items[*progress.refused];
-            if (item.from_start && item.to_end && item.chunk >= landed) {
-                refused = item.chunk;
-            }
-        }
-        add(report_.landed, 0, landed);
-        add(report_.unknown, landed, refused);
-        if (refused < touched) {
-            add(report_.untouched, refused, refused + 1);
-            add(report_.unknown, refused + 1, touched);
-        }
-        add(report_.untouched, touched, plan_.chunks());
-    }
-
-    static void add(Ranges &ranges, std::uint64_t start, std::uint64_t end) {
-        if (start >= end) {
-            return;
-        }
-        if (!ranges.empty() && ranges.back().second == start) {
-            ranges.back().second = end;
-        } else {
-            ranges.emplace_back(start, end);
-        }
-    }
-
     std::shared_ptr<Device> device_;
     const Library &library_;
-    const PlanView &plan_;
+    const Plan &plan_;
     double deadline_;
     const std::vector<acl::Event> &events_;
     const CopyLimits &limits_;
@@ -421,26 +316,14 @@ private:
     bool batch_failed_ = false;
 };
 
-CopyReport copy(const std::shared_ptr<Device> &device, const py::sequence &groups, double deadline,
-                const std::vector<std::uint64_t> &events, std::uint64_t streams, std::uint64_t window_items,
-                std::uint64_t window_bytes, std::uint64_t plain_window_bytes) {
-    if (std::isnan(deadline)) {
-        refuse("deadline is not a number; give seconds on time.monotonic()");
-    }
-    if (streams == 0 || window_items == 0 || window_bytes == 0 || plain_window_bytes == 0) {
-        refuse("streams, window_items, window_bytes and plain_window_bytes must be at least 1");
-    }
-    std::vector<acl::Event> handles;
-    for (const std::uint64_t event : events) {
-        handles.push_back(reinterpret_cast<acl::Event>(event));
-    }
-    const CopyLimits limits{streams, window_items, window_bytes, plain_window_bytes};
-    const PlanView plan(groups);
-    const py::gil_scoped_release release;
+}  // namespace
+
+CopyReport copy_plan(const std::shared_ptr<Device> &device, const Plan &plan, double deadline,
+                     const std::vector<acl::Event> &events, const CopyLimits &limits) {
     const Library &library = device->library();
     BoundContext bound(library, device->context());
     RelaxedCapture relaxed(library);
-    CopyReport report = Copier(device, plan, deadline, handles, limits).run();
+    CopyReport report = Copier(device, plan, deadline, events, limits).run();
     try {
         relaxed.leave();
         bound.leave();
@@ -449,68 +332,6 @@ CopyReport copy(const std::shared_ptr<Device> &device, const py::sequence &group
         report.restore_code = failure.code();
     }
     return report;
-}
-
-const char *cause_name(CopyCause cause) {
-    switch (cause) {
-        case CopyCause::none: return "none";
-        case CopyCause::deadline: return "deadline";
-        case CopyCause::source_fault: return "source fault";
-        case CopyCause::destination_fault: return "destination fault";
-        case CopyCause::native: return "native";
-    }
-    return "native";
-}
-
-py::tuple tuple_of(const Ranges &ranges) {
-    py::tuple result(ranges.size());
-    for (std::size_t index = 0; index < ranges.size(); ++index) {
-        result[index] = py::make_tuple(ranges[index].first, ranges[index].second);
-    }
-    return result;
-}
-
-}  // namespace
-
-bool Unsettled::settled() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (streams_.empty()) {
-        return true;
-    }
-    return device_->run([&] {
-        if (!stop(device_->library(), streams_, 0.001 * static_cast<double>(streams_.size()))) {
-            return false;
-        }
-        while (!streams_.empty()) {
-            const acl::Stream stream = streams_.back();
-            streams_.pop_back();  // first: a stream that cannot be destroyed is idle all the same
-            device_->streams().discard(stream);
-        }
-        return true;
-    });
-}
-
-void register_copy(py::module_ &module) {
-    using free_gil = py::call_guard<py::gil_scoped_release>;
-    py::class_<Unsettled, std::shared_ptr<Unsettled>>(module, "Unsettled", py::is_final())
-        .def("settled", &Unsettled::settled, free_gil())
-        .def_property_readonly("extents", [](const Unsettled &copy_) { return tuple_of(copy_.extents()); });
-    py::class_<CopyReport>(module, "CopyReport", py::is_final())
-        .def_property_readonly("cause", [](const CopyReport &report) { return cause_name(report.cause); })
-        .def_readonly("function", &CopyReport::function)
-        .def_readonly("code", &CopyReport::code)
-        .def_property_readonly("detail", [](const CopyReport &report) { return text_of(report.detail); })
-        .def_property_readonly("landed", [](const CopyReport &report) { return tuple_of(report.landed); })
-        .def_property_readonly("untouched", [](const CopyReport &report) { return tuple_of(report.untouched); })
-        .def_property_readonly("unknown", [](const CopyReport &report) { return tuple_of(report.unknown); })
-        .def_readonly("host_only", &CopyReport::host_only)
-        .def_readonly("restore_function", &CopyReport::restore_function)
-        .def_readonly("restore_code", &CopyReport::restore_code)
-        .def_readonly("unsettled", &CopyReport::unsettled);
-    module.def("copy", &copy, py::arg("device"), py::arg("groups"), py::arg("deadline"),
-               py::arg("events") = std::vector<std::uint64_t>(), py::arg("streams") = 2,
-               py::arg("window_items") = 1024, py::arg("window_bytes") = std::uint64_t{256} << 20,
-               py::arg("plain_window_bytes") = std::uint64_t{32} << 20);
 }
 
 }  // namespace cachecore::ascend

@@ -5,8 +5,6 @@
 #include <memory>
 #include <utility>
 
-#include <pybind11/pybind11.h>
-
 #include "acl.hpp"
 #include "library.hpp"
 #include "locate.hpp"
@@ -57,7 +55,5 @@ private:
     BlockTable blocks_;
     StreamPool streams_;
 };
-
-void register_device(pybind11::module_ &module);
 
 }  // namespace cachecore::ascend

@@ -7,8 +7,6 @@
 #include <string>
 #include <utility>
 
-#include <pybind11/pybind11.h>
-
 namespace cachecore::ascend {
 
 // A function of the runtime answered with an error; becomes a cachecore_ascend_runtime.errors.AscendError.
@@ -55,10 +53,5 @@ template <class... Parts>
     (message << ... << parts);
     throw Refusal(message.str());
 }
-
-// Text of a library in whatever encoding, as a str; what is not UTF-8 is replaced. Needs the GIL.
-pybind11::str text_of(const std::string &text);
-
-void register_failure(pybind11::module_ &module);
 
 }  // namespace cachecore::ascend

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <pybind11/pybind11.h>
-
 #include "acl.hpp"
 
 namespace cachecore::ascend {
@@ -59,7 +57,5 @@ private:
 
 // Path of a library that this process has loaded already; none otherwise. Loads nothing.
 std::optional<std::string> loaded_library(const std::string &name);
-
-void register_library(pybind11::module_ &module);
 
 }  // namespace cachecore::ascend

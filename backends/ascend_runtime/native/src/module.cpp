@@ -1,12 +1,5 @@
 // The extension module cachecore_ascend_runtime._runtime: one register function a file.
-#include <pybind11/pybind11.h>
-
-#include "copy.hpp"
-#include "device.hpp"
-#include "failure.hpp"
-#include "library.hpp"
-#include "planted_bug.hpp"
-#include "query.hpp"
+#include "bindings.hpp"
 
 PYBIND11_MODULE(_runtime, module) {
     module.doc() = "Binding of the Ascend runtime library, which is loaded when it is used.";

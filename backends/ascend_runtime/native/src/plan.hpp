@@ -1,12 +1,10 @@
-// A plan of the core as it comes over: tables of uint64, group by group. No C++ type crosses distributions.
+// A plan of the core: tensor base pairs times shared runs, group by group.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
-
-#include <pybind11/pybind11.h>
 
 namespace cachecore::ascend {
 
@@ -32,36 +30,21 @@ struct PlanGroup {
     std::size_t run_count;
 };
 
-// Holds the buffers, so that the groups stay valid while the GIL is released. Made and destroyed with the GIL.
-class PlanView {
-public:
-    // `groups` is what `CopyPlan.groups()` returns. Throws Refusal.
-    explicit PlanView(const pybind11::sequence &groups);
-    ~PlanView();
-    PlanView(const PlanView &) = delete;
-    PlanView &operator=(const PlanView &) = delete;
-
-    const std::vector<PlanGroup> &groups() const { return groups_; }
-    std::uint64_t chunks() const { return chunks_; }
-    std::uint64_t pairs() const { return pairs_; }
+// Points into tables that somebody else holds.
+struct Plan {
+    std::vector<PlanGroup> groups;
+    std::uint64_t chunks = 0;
+    std::uint64_t pairs = 0;
 
     // (address, bytes) on both sides of every pair, from the first to the last byte that is moved.
     std::vector<std::pair<std::uint64_t, std::uint64_t>> extents() const;
-
-private:
-    const void *table(const pybind11::handle &object, std::size_t row_bytes, std::size_t &rows);
-
-    std::vector<Py_buffer> buffers_;
-    std::vector<PlanGroup> groups_;
-    std::uint64_t chunks_ = 0;
-    std::uint64_t pairs_ = 0;
 };
 
 // Walks the chunks of a plan in order: chunk = pair * runs + run within a group, group after group.
 class ChunkCursor {
 public:
-    explicit ChunkCursor(const PlanView &plan) : plan_(&plan) { skip_empty(); }
-    bool at_end() const { return group_ == plan_->groups().size(); }
+    explicit ChunkCursor(const Plan &plan) : plan_(&plan) { skip_empty(); }
+    bool at_end() const { return group_ == plan_->groups.size(); }
     std::uint64_t chunk() const { return chunk_; }
     // Counts pairs over all groups.
     std::uint64_t pair() const { return pairs_before_ + pair_; }
@@ -80,7 +63,7 @@ public:
     }
 
 private:
-    const PlanGroup &group() const { return plan_->groups()[group_]; }
+    const PlanGroup &group() const { return plan_->groups[group_]; }
     const BasePair &base() const { return group().pairs[pair_]; }
     const Run &run() const { return group().runs[run_]; }
     void next_chunk() {
@@ -103,7 +86,7 @@ private:
         }
     }
 
-    const PlanView *plan_;
+    const Plan *plan_;
     std::uint64_t chunk_ = 0;
     std::uint64_t pairs_before_ = 0;
     std::uint64_t offset_ = 0;

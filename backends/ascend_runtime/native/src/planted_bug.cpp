@@ -1,5 +1,5 @@
 // One fault for each sanitizer, to prove that a sanitizer run watches: with a wrong preload everything would pass.
-#include "planted_bug.hpp"
+#include "bindings.hpp"
 
 #ifdef CACHECORE_PLANTED_BUG
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-namespace py = pybind11;
-
 namespace cachecore::ascend {
 
 namespace {
@@ -159,35 +157,10 @@ private:
     bool unknown_ = false;
 };
 
-const char *mapping_name(Mapping mapping) {
-    switch (mapping) {
-        case Mapping::unknown: return "unknown";
-        case Mapping::no: return "no";
-        case Mapping::yes: return "yes";
-        case Mapping::partly: return "partly";
-    }
-    return "unknown";
-}
-
 }  // namespace
 
 MemoryFacts query_memory(const Library &library, std::uint64_t base, std::uint64_t nbytes) {
     return Walk(library, base, nbytes).run();
-}
-
-void register_query(py::module_ &module) {
-    py::class_<MemoryFacts>(module, "MemoryFacts", py::is_final())
-        .def_readonly("attributes_code", &MemoryFacts::attributes_code)
-        .def_readonly("location", &MemoryFacts::location)
-        .def_readonly("device", &MemoryFacts::device)
-        .def_readonly("page_bytes", &MemoryFacts::page_bytes)
-        .def_readonly("range_code", &MemoryFacts::range_code)
-        .def_readonly("block_base", &MemoryFacts::block_base)
-        .def_readonly("block_bytes", &MemoryFacts::block_bytes)
-        .def_readonly("blocks", &MemoryFacts::blocks)
-        .def_readonly("handle_code", &MemoryFacts::handle_code)
-        .def_property_readonly("mapped", [](const MemoryFacts &facts) { return mapping_name(facts.mapped); })
-        .def_readonly("covered", &MemoryFacts::covered);
 }
 
 }  // namespace cachecore::ascend

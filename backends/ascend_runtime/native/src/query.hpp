@@ -3,8 +3,6 @@
 
 #include <cstdint>
 
-#include <pybind11/pybind11.h>
-
 #include "acl.hpp"
 #include "library.hpp"
 
@@ -30,7 +28,5 @@ struct MemoryFacts {
 
 // Asks about [base, base + nbytes), walking its blocks. The calling thread has a context.
 MemoryFacts query_memory(const Library &library, std::uint64_t base, std::uint64_t nbytes);
-
-void register_query(pybind11::module_ &module);
 
 }  // namespace cachecore::ascend

@@ -1,5 +1,7 @@
 #include "failure.hpp"
 
+#include "bindings.hpp"
+
 namespace py = pybind11;
 
 namespace cachecore::ascend {
