@@ -4,6 +4,8 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import zmq
@@ -125,11 +127,17 @@ def test_a_folder_laid_out_by_somebody_else_below_tmp_is_refused(home, tmp_path,
         loopback_pair()
 
 
+@pytest.fixture
+def open_folder():
+    """A folder other users can enter. pytest keeps its own from them, and closes them again at any time."""
+    with tempfile.TemporaryDirectory(prefix="cachecore-test-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
-def test_a_user_without_a_home_gets_keys_and_nobody_elses(tmp_path_factory, monkeypatch):
-    place = tmp_path_factory.mktemp("shared")
-    for folder in (place, *place.parents[:2]):
-        folder.chmod(0o711)
+def test_a_user_without_a_home_gets_keys_and_nobody_elses(open_folder):
+    place = open_folder
     (place / "tmp").mkdir()
     (place / "tmp").chmod(0o1777)
     environment = {**os.environ, "HOME": "/nonexistent", "TMPDIR": str(place / "tmp")}
