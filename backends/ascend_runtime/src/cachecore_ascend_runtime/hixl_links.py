@@ -164,16 +164,14 @@ class NativeLink:
             self._changed.notify_all()
             if self._running or self._state is not _State.UP or self._cut_when_idle is None:
                 return
-            pause, self._cut_when_idle = self._cut_when_idle, None
             self._take(_State.CUTTING)
-        self._cut_and_pause(time.monotonic() + DISCONNECT_SECONDS, pause)
+        self._cut(time.monotonic() + DISCONNECT_SECONDS)
 
     def lost(self, generation: int) -> None:
         """The native engine says that the link does not exist."""
         with self._changed:
             if self.generation == generation and self._state is _State.UP:
-                self._state, self._doubtful = _State.DOWN, False
-                self._changed.notify_all()
+                self._down()
 
     def blame(self, generation: int) -> bool:
         """Whether a transfer that failed is the first to; it must `reset` the link then.
@@ -235,23 +233,13 @@ class NativeLink:
                         return False
                     self._changed.wait(min(left, threading.TIMEOUT_MAX))
                 if self._state is _State.DOWN:
-                    self._pause(pause)
+                    self._down(pause)
                     return True
                 self._take(_State.CUTTING)
             finally:
                 self._cutters -= 1
                 self._changed.notify_all()
-        return self._cut_and_pause(max(deadline, time.monotonic() + DISCONNECT_SECONDS), pause)
-
-    def _cut_and_pause(self, deadline: float, pause: float) -> bool:
-        answer = self._cut(deadline)
-        if answer.ok:
-            with self._changed:
-                self._pause(pause)
-        return answer.ok
-
-    def _pause(self, seconds: float) -> None:
-        self._not_before = max(self._not_before, time.monotonic() + seconds)
+        return self._cut(max(deadline, time.monotonic() + DISCONNECT_SECONDS), pause).ok
 
     def _connect(self, known: tuple[int, int], deadline: float) -> None:
         """From CONNECTING to UP or, with an exception, to DOWN."""
@@ -265,7 +253,7 @@ class NativeLink:
         finally:
             with self._changed:
                 self._state = _State.UP if answer.ok else _State.DOWN
-                self._made_with, self._doubtful, self._cut_when_idle = known, False, None
+                self._made_with = known
                 self._changed.notify_all()
         if not answer.ok:
             raise NoLinkError(
@@ -274,7 +262,7 @@ class NativeLink:
                 answer.status,
             )
 
-    def _cut(self, deadline: float) -> Answer:
+    def _cut(self, deadline: float, pause: float = 0.0) -> Answer:
         """From CUTTING to DOWN or, when the native engine refuses, back to UP and doubtful."""
         answer = Answer(FAILED)
         try:
@@ -283,10 +271,19 @@ class NativeLink:
                 answer = Answer(0)  # nothing runs on a link that is not there
         finally:
             with self._changed:
-                self._state = _State.DOWN if answer.ok else _State.UP
-                self._doubtful = not answer.ok
-                self._changed.notify_all()
+                if answer.ok:
+                    self._down(pause)
+                else:
+                    self._state, self._doubtful = _State.UP, True
+                    self._changed.notify_all()
         return answer
+
+    def _down(self, pause: float = 0.0) -> None:
+        """The link is down, and is not made again for `pause` seconds, or for as long as who insisted on it wants."""
+        pause = max(pause, self._cut_when_idle or 0.0)
+        self._state, self._doubtful, self._cut_when_idle = _State.DOWN, False, None
+        self._not_before = max(self._not_before, time.monotonic() + pause)
+        self._changed.notify_all()
 
 
 class Links:

@@ -23,7 +23,8 @@ from cachecore_ascend_runtime.hixl_options import HixlOptions
 from cachecore_ascend_runtime.hixl_profile import EVERY_PAIR, HixlProfile
 
 from cachecore.driver import Capability
-from cachecore.engine import PeerIdentity, Region, RemoteRegion
+from cachecore.engine import Operation, PeerIdentity, Region, RemoteRegion
+from cachecore.outcome import Outcome
 from cachecore.planning import CopyPlan, Geometry, plan_blocks
 from cachecore.testing import _reference_driver
 from cachecore.types import Placement
@@ -251,6 +252,17 @@ class World:
     @staticmethod
     def soon() -> float:
         return soon()
+
+    def pull(self, engine: HixlEngine, plan: CopyPlan, outcomes: list[Outcome]) -> threading.Thread:
+        """Read the plan in a thread of its own, which has been started."""
+
+        def run() -> None:
+            self.driver.bind_thread()
+            outcomes.append(engine.transfer(self.peer, plan, Operation.READ, soon()))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
 
     @staticmethod
     def plan(here: Region, there: RemoteRegion, chunks: int) -> CopyPlan:

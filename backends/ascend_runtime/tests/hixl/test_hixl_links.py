@@ -1,7 +1,6 @@
 """Native links: made and cut when memory changes, shared by the peers of one address, and what statuses come to."""
 
 import ctypes
-import threading
 import time
 from dataclasses import replace
 
@@ -95,19 +94,18 @@ def test_memory_taken_back_under_a_long_transfer_cuts_the_link_when_that_ends(wo
     engine, _, remote, plan = world.connected()
     gone = replace(remote, base=remote.base + remote.nbytes)
     double.stuck, outcomes = True, []
-
-    def pull():
-        world.driver.bind_thread()
-        outcomes.append(engine.transfer(world.peer, plan, READ, world.soon()))
-
-    thread = threading.Thread(target=pull)
-    thread.start()
+    first = world.pull(engine, plan, outcomes)
     eventually(lambda: double.requests)
     engine.update(world.peer, [], [gone])
-    assert double.linked
+    second = world.pull(engine, plan, outcomes)
+    time.sleep(0.05)
+    assert len(double.requests) == 1, "a transfer began on a link that is to be cut"
     double.stuck = False
-    thread.join(30.0)
-    assert outcomes[0].state is OutcomeState.DONE and not double.linked
+    first.join(30.0)
+    assert len(outcomes) == 1 and not double.linked
+    second.join(30.0)
+    assert [outcome.state for outcome in outcomes] == [OutcomeState.DONE] * 2
+    assert double.names(*LINKS) == ["connect", "transfer_async", "disconnect", "connect", "transfer_async"]
 
 
 def test_peers_of_one_address_share_a_link_until_the_last_is_gone(world, double):
@@ -140,10 +138,7 @@ def test_a_link_that_is_gone_already_is_quiescent(world, double):
 def test_disconnecting_waits_for_what_runs(world, double, eventually):
     engine, _, _, plan = world.connected()
     double.stuck = True
-    thread = threading.Thread(
-        target=lambda: (world.driver.bind_thread(), engine.transfer(world.peer, plan, READ, world.soon()))
-    )
-    thread.start()
+    thread = world.pull(engine, plan, [])
     eventually(lambda: double.requests)
     assert not engine.disconnect(world.peer, time.monotonic() + 0.05)
     assert engine.transfer(world.peer, plan, READ, world.soon()).untouched == ((0, 4),)

@@ -1,9 +1,11 @@
 """Registrations: all or nothing, counted, and deregistered only where nobody can reach the memory any more."""
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
+from cachecore_ascend_runtime import hixl_links, hixl_memory
 from cachecore_ascend_runtime.hixl_profile import DEVICE_TO_DEVICE
 
 from cachecore.driver import Capability
@@ -97,20 +99,15 @@ def test_deregistering_cuts_our_links_first_and_they_come_back(world, double):
     assert double.names()[2:] == ["connect", "transfer_async"]
 
 
-def test_several_ranges_are_deregistered_in_one_cut(world, double, eventually):
+def test_several_ranges_are_deregistered_in_one_cut(world, double, monkeypatch):
     """A transfer that waits may make the link again only when no other range follows."""
+    monkeypatch.setattr(hixl_links, "_PAUSE_AFTER_CUT", 0.5)
     engine, _, _, plan = world.connected()
     made = engine.register([world.region() for _ in range(8)])
     outcomes = []
-
-    def pull():
-        world.driver.bind_thread()
-        outcomes.append(engine.transfer(world.peer, plan, READ, world.soon()))
-
     for one in made[:4]:
         engine.deregister(one)
-    thread = threading.Thread(target=pull)
-    thread.start()
+    thread = world.pull(engine, plan, outcomes)
     for one in made[4:]:
         engine.deregister(one)
     thread.join(30.0)
@@ -148,10 +145,7 @@ def test_nothing_is_deregistered_under_a_transfer(world, double, eventually):
     engine, _, _, plan = world.connected()
     (made,) = engine.register([world.region()])
     double.stuck = True
-    thread = threading.Thread(
-        target=lambda: (world.driver.bind_thread(), engine.transfer(world.peer, plan, READ, world.soon()))
-    )
-    thread.start()
+    thread = world.pull(engine, plan, [])
     eventually(lambda: double.requests)
     with pytest.raises(StillReachableError, match=f"still run to {ADDRESS}"):
         engine.deregister(made)
@@ -159,6 +153,26 @@ def test_nothing_is_deregistered_under_a_transfer(world, double, eventually):
     double.stuck = False
     thread.join(30.0)
     engine.deregister(made)
+
+
+def test_no_transfer_begins_while_memory_is_taken_away(world, double, eventually, monkeypatch):
+    monkeypatch.setattr(hixl_memory, "_PATIENCE", 30.0)
+    engine, _, _, plan = world.connected()
+    (made,) = engine.register([world.region()])
+    double.stuck, outcomes = True, []
+    threads = [world.pull(engine, plan, outcomes)]
+    eventually(lambda: double.requests)
+    threads.append(threading.Thread(target=lambda: engine.deregister(made)))
+    threads[1].start()
+    eventually(lambda: engine._shared.links.holders)
+    threads.append(world.pull(engine, plan, outcomes))
+    time.sleep(0.05)
+    double.stuck = False
+    for thread in threads:
+        thread.join(30.0)
+    assert [len(outcome.landed) for outcome in outcomes] == [1, 1]
+    order = double.names("deregister_mem", "connect", "disconnect", "transfer_async")[-5:]
+    assert order == ["transfer_async", "disconnect", "deregister_mem", "connect", "transfer_async"]
 
 
 def test_closing_gives_back_everything_in_order(world, double):

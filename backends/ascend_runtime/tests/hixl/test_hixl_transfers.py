@@ -1,7 +1,6 @@
 """Transfers: batches, what each status comes to, giving up, and neighbours on the same link."""
 
 import ctypes
-import threading
 import time
 
 import pytest
@@ -167,13 +166,7 @@ def test_a_doubtful_link_is_cut_before_it_is_used_again(world, double):
 def test_closing_makes_a_stuck_transfer_give_up(world, double, eventually):
     engine, _, _, plan = world.connected()
     double.stuck, outcomes = True, []
-
-    def pull():
-        world.driver.bind_thread()
-        outcomes.append(engine.transfer(world.peer, plan, READ, world.soon()))
-
-    thread = threading.Thread(target=pull)
-    thread.start()
+    thread = world.pull(engine, plan, outcomes)
     eventually(lambda: double.requests)
     assert engine.close(time.monotonic() + 0.05) == []
     thread.join(30.0)
@@ -187,13 +180,7 @@ def test_closing_makes_a_stuck_transfer_give_up(world, double, eventually):
 def test_a_transfer_whose_link_is_cut_by_a_neighbour_begins_its_batch_again(world, double, eventually):
     engine, here, remote, plan = world.connected()
     double.stuck, outcomes = True, []
-
-    def pull():
-        world.driver.bind_thread()
-        outcomes.append(engine.transfer(world.peer, plan, READ, world.soon()))
-
-    thread = threading.Thread(target=pull)
-    thread.start()
+    thread = world.pull(engine, plan, outcomes)
     eventually(lambda: double.requests)
     gives_up = engine.transfer(world.peer, plan, READ, time.monotonic() + 0.01)
     assert gives_up.cause is FailureCause.DEADLINE
@@ -207,23 +194,14 @@ def test_a_transfer_whose_link_is_cut_by_a_neighbour_begins_its_batch_again(worl
 def test_one_failure_of_a_link_fails_one_transfer(world, double, eventually):
     """All that run on it see FAILED; the first one is the failure, the others begin again."""
     engine, _, _, plan = world.connected()
-    start, outcomes = threading.Barrier(6), []
-    double.stuck = True
-
-    def pull():
-        world.driver.bind_thread()
-        start.wait(30.0)
-        outcomes.append(engine.transfer(world.peer, plan, READ, world.soon()).state)
-
-    threads = [threading.Thread(target=pull) for _ in range(6)]
-    for thread in threads:
-        thread.start()
+    double.stuck, outcomes = True, []
+    threads = [world.pull(engine, plan, outcomes) for _ in range(6)]
     eventually(lambda: len(double.requests) == 6)
     double.linked["127.0.0.1:999"] = -1  # every request of the link so far has failed
     double.stuck = False
     for thread in threads:
         thread.join(30.0)
-    assert sorted(state.value for state in outcomes) == ["done"] * 5 + ["failed"]
+    assert sorted(outcome.state.value for outcome in outcomes) == ["done"] * 5 + ["failed"]
 
 
 # --- what is refused before --------------------------------------------------------------------------------------------
