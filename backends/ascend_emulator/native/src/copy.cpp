@@ -9,6 +9,7 @@
 #include "call.hpp"
 #include "capture.hpp"
 #include "context.hpp"
+#include "device_access.hpp"
 #include "memory.hpp"
 #include "streams.hpp"
 
@@ -81,6 +82,7 @@ std::uint64_t carry_out(const Copy &copy, std::uint64_t limit, const std::atomic
         const Piece &origin = copy.from[from];
         std::size_t part = std::min({target.nbytes - into_to, origin.nbytes - into_from, chunk});
         part = static_cast<std::size_t>(std::min<std::uint64_t>(part, limit - done));
+        const DeviceAccess access;
         std::memmove(target.data + into_to, origin.data + into_from, part);
         done += part;
         into_to += part;

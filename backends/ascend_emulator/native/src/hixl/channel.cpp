@@ -15,6 +15,7 @@
 #include <cstring>
 #include <thread>
 
+#include "../device_access.hpp"
 #include "../failure.hpp"
 #include "status.hpp"
 
@@ -142,12 +143,18 @@ Outcome Channel::move(std::vector<iovec> pieces, short events, Deadline deadline
 
 Outcome Channel::send(std::vector<iovec> pieces, Deadline deadline) {
     return move(std::move(pieces), POLLOUT, deadline,
-                [this](msghdr &message) { return sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
+                [this](msghdr &message) {
+                    const DeviceAccess access;
+                    return sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+                });
 }
 
 Outcome Channel::receive(std::vector<iovec> pieces, Deadline deadline) {
     return move(std::move(pieces), POLLIN, deadline,
-                [this](msghdr &message) { return recvmsg(fd_, &message, MSG_DONTWAIT); });
+                [this](msghdr &message) {
+                    const DeviceAccess access;
+                    return recvmsg(fd_, &message, MSG_DONTWAIT);
+                });
 }
 
 void Channel::wait_for_end() { wait(POLLRDHUP, never); }
