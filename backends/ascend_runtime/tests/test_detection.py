@@ -75,7 +75,7 @@ answer([found, load().current_device()])
 """
     found, current = in_process(code, ASCEND_HOME_PATH=str(tmp_path))
     assert found == [
-        ["ascend", "Ascend910B4", 8, f"{library}, found by ASCEND_HOME_PATH ({tmp_path})", False, "", "ascend-a2a3"]
+        ["ascend", "Ascend910B4", 8, f"ASCEND_HOME_PATH ({tmp_path}), {library}", False, "", "ascend-a2a3"]
     ]
     assert current is None
 

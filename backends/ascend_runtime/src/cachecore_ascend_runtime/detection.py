@@ -40,7 +40,7 @@ def _of_runtime(runtime: Runtime) -> DeviceInfo:
         kind="ascend",
         soc=runtime.soc_name,
         count=runtime.device_count,
-        source=f"{runtime.library}, found by {runtime.how_found}",
+        source=f"{runtime.how_found}, {runtime.library}",
         emulated=runtime.emulated,
         unsupported=unsupported(runtime.soc_name),
         install=extra_for(runtime.soc_name),
