@@ -14,8 +14,9 @@ again when memory changes on either side; transfers that run are waited for, new
 | `hixl_profile`, `hixl_options`, `hixl_facts` | what the product says, what the user says, what the engine can do |
 | `hixl_module`, `hixl_native` | the vendor's module, its engine object |
 | `hixl_shared` | one native engine for a process and device |
-| `hixl_memory`, `hixl_links` | registrations and native links of a native engine |
+| `hixl_memory`, `hixl_links`, `hixl_link` | registrations and native links of a native engine |
 | `hixl_peer`, `hixl_endpoint`, `hixl_transfer` | a peer, how it is found, one transfer |
+| `hixl_readers` | who connects to this side |
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ from cachecore.outcome import FailureCause, Outcome
 from cachecore.planning import CopyPlan
 from cachecore_ascend_runtime import hixl_facts, hixl_shared
 from cachecore_ascend_runtime.hixl_endpoint import Endpoint
-from cachecore_ascend_runtime.hixl_links import NoLinkError
+from cachecore_ascend_runtime.hixl_link import NoLinkError
 from cachecore_ascend_runtime.hixl_native import FAILED
 from cachecore_ascend_runtime.hixl_options import OPTION_NAMES, HixlOptions
 from cachecore_ascend_runtime.hixl_peer import HixlPeer
 from cachecore_ascend_runtime.hixl_profile import has_profile
+from cachecore_ascend_runtime.hixl_readers import Readers
 from cachecore_ascend_runtime.hixl_transfer import Ticket, Transfer
 
 __all__ = ["ENGINE", "HixlEngine", "create_engine"]
@@ -86,7 +88,7 @@ class HixlEngine(TransferEngine):
         self._registrations: dict[int, Registration] = {}
         self._peers: dict[PeerIdentity, HixlPeer] = {}
         self._leaving: list[tuple[PeerIdentity, HixlPeer]] = []
-        self._readers: dict[PeerIdentity, str] = {}
+        self._readers = Readers()
         self._closed = self._released = False
 
     def capabilities(self) -> EngineCapabilities:
@@ -136,7 +138,7 @@ class HixlEngine(TransferEngine):
             raise CacheValueError(
                 f"registration is {registration}, which is not live in this engine; deregister each one once"
             )
-        self._shared.memory.remove(registration.region, self._readers_text)
+        self._shared.memory.remove(registration.region, self._readers.describe)
         with self._lock:
             del self._registrations[token]
 
@@ -152,25 +154,11 @@ class HixlEngine(TransferEngine):
 
     def watch(self, peer: PeerIdentity, endpoint: bytes) -> None:
         """A peer connects to this side; remembered for messages about memory that is still reachable."""
-        address = Endpoint.decode(endpoint).address
-        with self._lock:
-            self._readers[peer] = address
+        self._readers.add(peer, Endpoint.decode(endpoint).address)
 
     def unwatch(self, peer: PeerIdentity) -> None:
-        """It does not any more."""
-        with self._lock:
-            self._readers.pop(peer, None)
-
-    def _readers_text(self) -> str:
-        with self._lock:
-            readers = list(self._readers.items())
-        return (
-            ", ".join(
-                f"cluster {peer.cluster_id} (process {peer.pid} on {peer.host}, engine {address})"
-                for peer, address in readers
-            )
-            or "a peer that is not known here"
-        )
+        """It does not any more, as far as the core knows."""
+        self._readers.left(peer)
 
     # --- peers ------------------------------------------------------------------------------------------------------
 

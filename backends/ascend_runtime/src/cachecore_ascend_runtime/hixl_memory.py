@@ -134,7 +134,7 @@ class RegisteredMemory:
         if stuck:
             listed = ", ".join(f"{entry.region.base:#x} ({entry.region.nbytes} bytes)" for entry, _ in stuck)
             raise StillReachableError(
-                f"registration failed ({cause}) and could not be undone for {listed}: {stuck[0][1]}. Do not free this "
+                f"registration failed ({cause}) and could not be undone for {listed}: {stuck[0][1].short}. Do not free this "
                 "memory before the manager is closed",
                 operation="hixl.deregister_mem",
                 code=stuck[0][1].status,
@@ -173,7 +173,7 @@ class RegisteredMemory:
                     answer = self._deregister(entry, busy)
         if not answer.ok:
             raise StillReachableError(
-                f"{region.nbytes} bytes at {region.base:#x} could not be deregistered from HIXL: {answer}. It deregisters "
+                f"{region.nbytes} bytes at {region.base:#x} could not be deregistered from HIXL: {answer.short}. It deregisters "
                 f"memory only while no peer is connected; those that may be: {readers()}. The memory stays registered and "
                 "must not be freed; repeat the call when their links have ended",
                 operation="hixl.deregister_mem",

@@ -69,13 +69,18 @@ class Answer(NamedTuple):
         """Whether the call succeeded."""
         return self.status == SUCCESS
 
+    @property
+    def short(self) -> str:
+        """Number and name, for calls whose failure the general words of the status do not fit."""
+        name = hixl_code(self.status).name
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"status {self.status}{' ' if name else ''}{name}{detail}"
+
     def __str__(self) -> str:
-        if self.ok:
-            return self.detail
+        if self.ok or self.detail:
+            return self.detail if self.ok else self.short
         entry = hixl_code(self.status)
-        words = self.detail or entry.words
-        name = f" {entry.name}" if entry.name else ""
-        return f"status {self.status}{name} ({words})" + (f"; {entry.remedy}" if entry.remedy else "")
+        return f"{self.short} ({entry.words}){'; ' if entry.remedy else ''}{entry.remedy}"
 
 
 class NativeEngine:

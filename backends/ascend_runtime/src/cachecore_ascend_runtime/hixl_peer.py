@@ -12,7 +12,8 @@ from typing import Any
 from cachecore.engine import Region, RemoteRegion
 from cachecore.planning import CopyPlan
 from cachecore.types import Placement
-from cachecore_ascend_runtime.hixl_links import Links, NativeLink
+from cachecore_ascend_runtime.hixl_link import NativeLink
+from cachecore_ascend_runtime.hixl_links import Links
 from cachecore_ascend_runtime.hixl_transfer import Running
 
 __all__ = ["HixlPeer"]

@@ -18,7 +18,7 @@ from typing import Any, Final
 from cachecore.engine import CancelToken, Operation
 from cachecore.outcome import FailureCause, Outcome, OutcomeState
 from cachecore.planning import CopyPlan
-from cachecore_ascend_runtime.hixl_links import NativeLink, NoLinkError
+from cachecore_ascend_runtime.hixl_link import NativeLink, NoLinkError
 from cachecore_ascend_runtime.hixl_native import FAILED, NOT_CONNECTED, TIMEOUT, Answer, NativeEngine
 
 __all__ = ["BATCH_CHUNKS", "Running", "Ticket", "Transfer"]
