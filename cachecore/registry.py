@@ -150,8 +150,6 @@ class Registry:
         self._caches: dict[int, LocalCache] = {}
         self._regions: dict[tuple[int, int], LocalRegion] = {}
         self._last_id = 0
-        #: Memory that a failed roll-back or deregistration left reachable; close() reports it.
-        self._unsafe: list[Region] = []
 
     # --- registering ---------------------------------------------------------------------------------------------
 
@@ -291,7 +289,6 @@ class Registry:
             except CacheError as error:
                 stuck.append((region.native, error))
         if stuck:
-            self._unsafe += [region for region, _ in stuck]
             listed = ", ".join(f"{region.base:#x} ({region.nbytes} bytes)" for region, _ in stuck)
             raise StillReachableError(
                 f"registration failed ({cause}) and could not be undone for {listed}: {stuck[0][1]}. "
@@ -425,10 +422,6 @@ class Registry:
                     del self._regions[region.base, region.nbytes]
             del self._caches[cache.cache.cache_id]
             cache.state = State.GONE
-
-    def unsafe(self) -> list[Region]:
-        """Memory that could not be made unreachable so far."""
-        return list(self._unsafe)
 
 
 def _placements(engine: EngineBinding) -> frozenset[Placement]:

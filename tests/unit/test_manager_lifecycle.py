@@ -8,7 +8,7 @@ import pytest
 import cachecore as cc
 from cachecore import plugins
 from cachecore.driver import DriverSpec
-from cachecore.engine import EngineSpec
+from cachecore.engine import EngineSpec, Region
 from cachecore.outcome import FailureCause, Outcome, OutcomeState
 from cachecore.plugins import Plugins
 from cachecore.testing.reference import ReferenceDriver, ReferenceEngine
@@ -184,6 +184,27 @@ def test_close_that_cannot_reach_quiescence_says_what_must_not_be_freed(doubles,
         manager.close(timeout=0.05)
     stopped.set()
     manager.close(timeout=30)
+
+
+def test_close_counts_what_the_engine_says_when_it_is_closed(doubles, monkeypatch):
+    """An engine may refuse to let go while a peer is connected, and end that peer's access when it is closed."""
+    manager = cc.CacheManager(1)
+    cache = manager.register_blocks_tensors(tensors())
+    left = [Region(cache.tensor_addrs[0], 64, cc.Placement.DEVICE)]
+
+    def refuses(self, registration):
+        raise cc.StillReachableError("cluster 2 is connected")
+
+    monkeypatch.setattr(Engine, "deregister", refuses)
+    monkeypatch.setattr(Engine, "close", lambda self, deadline: list(left))
+    with pytest.raises(cc.StillReachableError):
+        manager.unregister_cache(cache.cache_id)
+    with pytest.raises(cc.CacheBusyError, match="Do not free") as caught:
+        manager.close()
+    assert caught.value.ranges == ((cache.tensor_addrs[0], 64),) and "driver close" not in log
+    left.clear()
+    manager.close()
+    assert log[-1] == "driver close"
 
 
 def test_unregistering_twice_at_once_unregisters_once(doubles):
