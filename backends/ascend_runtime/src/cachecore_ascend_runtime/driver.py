@@ -16,7 +16,6 @@ A product's driver is a subclass in which a reader finds what makes the product 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,15 +24,15 @@ from typing import ClassVar, Final
 from cachecore import _arguments as arguments
 from cachecore import _core
 from cachecore.driver import Allocation, BackendDriver, Capability, Knowledge, MemoryInfo, MemoryOrigin
-from cachecore.errors import CacheBusyError, CacheOutOfMemoryError, CacheValueError, ForkedProcessError
+from cachecore.errors import CacheOutOfMemoryError, CacheValueError, ForkedProcessError
 from cachecore.outcome import Outcome
 from cachecore.planning import CopyPlan
 from cachecore.types import Placement
-from cachecore_ascend_runtime import _runtime
 from cachecore_ascend_runtime.allocations import AllocationTable, Kind, OwnedMemory
 from cachecore_ascend_runtime.device import Device, MallocPolicy
 from cachecore_ascend_runtime.errors import AscendError
 from cachecore_ascend_runtime.loader import load
+from cachecore_ascend_runtime.running import RunningCopies
 from cachecore_ascend_runtime.runtime import Runtime
 
 __all__ = ["HOST_ALIGNMENT", "AscendDriver"]
@@ -81,9 +80,7 @@ class AscendDriver(BackendDriver):
         self._pid = os.getpid()
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._table = AllocationTable()
-        self._lock = threading.Lock()
-        #: Copies that may still be running.
-        self._running: list[_runtime.Unsettled] = []
+        self._running = RunningCopies(self.device_handle)
 
     # --- for subclasses ---------------------------------------------------------------------------------------------
 
@@ -227,7 +224,7 @@ class AscendDriver(BackendDriver):
         self._check_process()
         owned = self._table.take(allocation.token)
         try:
-            self._check_idle(owned)
+            self._running.check_untouched(owned.origin, owned.origin_bytes)
             self._release(owned)
         except BaseException:
             self._table.put_back(owned)
@@ -251,19 +248,13 @@ class AscendDriver(BackendDriver):
         """
         self._check_process()
         outcome = self.device_handle.copy(plan, deadline, after, streams=self._copy_streams)
-        if isinstance(outcome.ticket, _runtime.Unsettled):
-            with self._lock:
-                self._running.append(outcome.ticket)
+        self._running.add(outcome.ticket)
         return outcome
 
     def quiescent(self, ticket: object) -> bool:
         """Whether the copy that returned `ticket` has stopped touching memory. Takes about a millisecond."""
         self._check_process()
-        ended = self.device_handle.quiescent(ticket)
-        if ended:
-            with self._lock:
-                self._running = [copy for copy in self._running if copy is not ticket]
-        return ended
+        return self._running.ended(ticket)
 
     @property
     def live_allocations(self) -> int:
@@ -281,7 +272,7 @@ class AscendDriver(BackendDriver):
         if os.getpid() != self._pid:
             return  # the parent's memory
         end = time.monotonic() + _SETTLE_SECONDS
-        while self._unsettled() and time.monotonic() < end:
+        while self._running.left() and time.monotonic() < end:
             time.sleep(0.005)
         problems: list[Exception] = []
         for owned in self._table.all():
@@ -293,33 +284,10 @@ class AscendDriver(BackendDriver):
                 problems.append(error)
         if problems:
             raise problems[0]
-        busy = self._unsettled()
+        busy = self._running.left()
         if busy:
-            raise self._busy(busy)
+            raise self._running.busy(busy)
         self.device_handle.trim()
-
-    def _unsettled(self) -> list[_runtime.Unsettled]:
-        with self._lock:
-            running = list(self._running)
-        return [copy for copy in running if not self.quiescent(copy)]
-
-    def _check_idle(self, owned: OwnedMemory) -> None:
-        end = owned.origin + owned.origin_bytes
-        with self._lock:
-            running = list(self._running)
-        for copy in running:
-            touches = any(base < end and owned.origin < base + nbytes for base, nbytes in copy.extents)
-            if touches and not self.quiescent(copy):
-                raise self._busy([copy])
-
-    def _busy(self, copies: list[_runtime.Unsettled]) -> CacheBusyError:
-        ranges = tuple(sorted({extent for copy in copies for extent in copy.extents}))
-        shown = ", ".join(f"[{base:#x}, {base + nbytes:#x})" for base, nbytes in ranges[:4])
-        return CacheBusyError(
-            f"{len(copies)} copies that did not end in time may still be running on device {self.device} and touch {shown}"
-            f"{' and more' if len(ranges) > 4 else ''}: that memory must not be freed. Try again later",
-            ranges=ranges,
-        )
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
