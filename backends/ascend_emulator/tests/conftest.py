@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-sys.path.insert(0, str(FOLDER))  # for acl.py, which the children import too
+sys.path.insert(0, str(FOLDER))  # for emulated_acl.py and linked_peers.py, which the children import too
 
 
 def environment(soc, variables):

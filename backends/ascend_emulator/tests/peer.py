@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cachecore_ascend_emulator
-from acl import Acl
+from emulated_acl import Acl
 
 hixl = cachecore_ascend_emulator.hixl_module()
 

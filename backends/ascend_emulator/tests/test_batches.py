@@ -1,7 +1,7 @@
 import ctypes
 import struct
 
-from acl import CODE, KIND, LOCATION, Acl
+from emulated_acl import CODE, KIND, LOCATION, Acl
 
 NO_INDEX = 2**64 - 1
 H2D = ("HOST", "DEVICE")
@@ -60,6 +60,7 @@ def _refused():
         "two directions": _batch(acl, [h2d, h2d, d2h], [H2D, D2H], [0, 2]),
         "hidden device to device": _batch(acl, [h2d, h2d, d2d], [H2D], [0]),
         "not what the attributes say": _batch(acl, [h2d, d2h], [H2D], [0]),
+        "attributes of the other direction": _batch(acl, [h2d, h2d], [H2D, D2H], [0, 1]),
         "another device": _batch(acl, [h2d], [H2D], [0], device=1),
         "index not rising": _batch(acl, [h2d, h2d], [H2D, H2D], [0, 0]),
         "first index": _batch(acl, [h2d, h2d], [H2D], [1]),
@@ -74,6 +75,7 @@ def test_what_the_manual_forbids_in_a_batch_is_refused_with_the_index(child):
         "two directions": 2,
         "hidden device to device": 2,
         "not what the attributes say": 1,
+        "attributes of the other direction": 1,
         "another device": 0,
         "index not rising": NO_INDEX,
         "first index": NO_INDEX,

@@ -3,7 +3,7 @@ import os
 import threading
 
 import pytest
-from acl import CODE, MIB, Acl
+from emulated_acl import CODE, MIB, Acl
 
 
 def _in_thread(function):

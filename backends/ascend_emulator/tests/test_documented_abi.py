@@ -2,7 +2,7 @@ import os
 
 import cachecore_ascend_emulator as emulator
 import pytest
-from acl import ABI, CODE, Acl
+from emulated_acl import ABI, CODE, Acl
 
 VALUES = {
     f"{group}.{name}": value

@@ -2,7 +2,7 @@ import ctypes
 import threading
 import time
 
-from acl import CODE, KIND, MIB, Acl
+from emulated_acl import CODE, KIND, MIB, Acl
 
 
 def _counted():

@@ -1,8 +1,8 @@
 import signal
 
 import pytest
-from acl import ABI, MIB
-from test_hixl_links import connected
+from emulated_acl import ABI, MIB
+from linked_peers import connected
 
 STATUS = ABI["hixl"]
 
@@ -41,10 +41,10 @@ def test_a_transfer_can_fail_after_a_part_of_it(peers, endpoint):
 
 
 def test_a_transfer_that_timed_out_goes_on_until_the_link_is_disconnected(peers, endpoint):
-    _, client, remote, local = connected(peers, endpoint, CACHECORE_EMULATE_FAULTS="hixl_serve:1:delay=0.3")
+    _, client, remote, local = connected(peers, endpoint, CACHECORE_EMULATE_FAULTS="hixl_serve:1:delay=1")
     assert client.ask("transfer", endpoint, "READ", [[local, remote, MIB]], 50) == STATUS["TIMEOUT"]
     assert not client.ask("holds", local, MIB, 1)
-    for _ in range(300):
+    for _ in range(2000):
         if client.ask("holds", local, MIB, 1):  # late, after the error: what quarantine is for
             break
     else:
@@ -80,7 +80,7 @@ def test_a_stopped_peer_is_a_timeout_and_cannot_hold_the_disconnect(peers, endpo
 
 def test_a_killed_peer_is_a_failure_at_once(peers, endpoint):
     server, client, remote, local = connected(peers, endpoint)
-    client.ask("faults", "hixl_transfer_async:1:delay=0.2")
+    client.ask("faults", "hixl_transfer_async:1:delay=1")
     _, pending = client.ask("begin", endpoint, "READ", [[local, remote, MIB]])
     server.signal(signal.SIGKILL)
     server.process.wait(10)

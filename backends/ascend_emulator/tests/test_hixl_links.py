@@ -1,22 +1,11 @@
 import signal
 
 import pytest
-from acl import ABI, MIB
+from emulated_acl import ABI, MIB
+from linked_peers import connected
 
 STATUS = ABI["hixl"]
 SOCS = ["Ascend910B4", "Ascend910_9392", "Ascend950PR_9599"]
-
-
-def connected(peers, endpoint, soc="Ascend910B4", nbytes=4 * MIB, **variables):
-    """A server with memory full of content 1, a client with empty memory, and a link from the client to the server."""
-    server, client = peers(soc, **variables), peers(soc)
-    assert server.ask("start", endpoint) == client.ask("start", "127.0.0.1") == 0
-    remote, local = server.ask("malloc", nbytes), client.ask("malloc", nbytes)
-    server.ask("fill", remote, nbytes, 1)
-    for peer, address in ((server, remote), (client, local)):
-        assert peer.ask("register", address, nbytes)[0] == 0
-    assert client.ask("connect", endpoint) == 0
-    return server, client, remote, local
 
 
 @pytest.mark.parametrize("soc", SOCS)
@@ -179,7 +168,7 @@ def test_ipv6_and_a_port_of_zero(peers, endpoint):
 
 def test_asynchronous_transfers_tell_their_end_once(peers, endpoint):
     _, client, remote, local = connected(peers, endpoint)
-    client.ask("faults", "hixl_transfer_async:2:delay=0.2")
+    client.ask("faults", "hixl_transfer_async:2:delay=1")
     _, quick = client.ask("begin", endpoint, "READ", [[local, remote, MIB]])
     assert client.ask("end_state", quick) == [0, "COMPLETED"]
     assert client.ask("state", quick) == [STATUS["PARAM_INVALID"], "FAILED"]

@@ -2,7 +2,7 @@ import inspect
 
 import cachecore_ascend_emulator
 import pytest
-from acl import ABI
+from emulated_acl import ABI
 
 hixl = cachecore_ascend_emulator.hixl_module()
 
@@ -67,9 +67,9 @@ def test_capabilities():
 
 
 def _without_device():
-    import acl
+    import emulated_acl
 
-    runtime = acl.Acl(device=None)
+    runtime = emulated_acl.Acl(device=None)
     engine = hixl.Hixl()
     before = engine.initialize("127.0.0.1", {"BufferPool": "0:0"})
     runtime.ok("aclInit", None)

@@ -1,5 +1,5 @@
 import pytest
-from acl import ABI, HUGE, MIB, NORMAL
+from emulated_acl import ABI, HUGE, MIB, NORMAL
 
 STATUS = ABI["hixl"]
 HCCS, ROCE, ROCE_HOST = "hccs:device", "roce:device", "roce:host"

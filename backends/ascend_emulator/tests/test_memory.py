@@ -3,7 +3,7 @@ import os
 import signal
 
 import pytest
-from acl import CODE, HUGE, HUGE_1G, KIND, LOCATION, MIB, NORMAL, Acl
+from emulated_acl import CODE, HUGE, HUGE_1G, KIND, LOCATION, MIB, NORMAL, Acl
 
 
 def _touch(what):

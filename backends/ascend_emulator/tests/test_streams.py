@@ -2,7 +2,7 @@ import ctypes
 import threading
 import time
 
-from acl import ABI, CODE, KIND, MIB, Acl
+from emulated_acl import ABI, CODE, KIND, MIB, Acl
 
 NOT_READY, COMPLETE = ABI["event_status"]["NOT_READY"], ABI["event_status"]["COMPLETE"]
 
@@ -26,7 +26,7 @@ def _query(acl, event):
 
 def _late():
     acl, pinned, device, stream = _prepare()
-    acl.faults("aclrtMemcpyAsync:1:delay=0.3")
+    acl.faults("aclrtMemcpyAsync:1:delay=1")
     _copy(acl, device, pinned, stream)
     early = acl.read(device, 4)
     timeout = acl.failure("aclrtSynchronizeStreamWithTimeout", stream, 5)
@@ -75,7 +75,7 @@ def _order():
     acl, pinned, device, first = _prepare()
     second, event, other = acl.made("aclrtCreateStream"), acl.made("aclrtCreateEvent"), acl.malloc(4 * MIB)
     unrecorded = _query(acl, event)
-    acl.faults("aclrtMemcpyAsync:1:delay=0.2")
+    acl.faults("aclrtMemcpyAsync:1:delay=1")
     _copy(acl, device, pinned, first)
     acl.ok("aclrtRecordEvent", event, first)
     acl.ok("aclrtStreamWaitEvent", second, event)

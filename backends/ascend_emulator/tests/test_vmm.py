@@ -2,7 +2,7 @@ import ctypes
 import os
 
 import pytest
-from acl import CODE, HUGE, HUGE_1G, LOCATION, NORMAL, Acl
+from emulated_acl import CODE, HUGE, HUGE_1G, LOCATION, NORMAL, Acl
 
 REFUSED = CODE["PARAMETER_INVALID"]
 
