@@ -16,14 +16,14 @@ enum class Origin { malloc, mapped };
 
 struct Range {
     std::uintptr_t start = 0;
-    std::size_t nbytes = 0;   // addresses that belong to it
-    std::size_t usable = 0;   // bytes that may be copied: what was asked for, rounded as the manual says
+    std::size_t nbytes = 0;  // addresses that belong to it
+    std::size_t usable = 0;  // bytes that may be copied: what was asked for, rounded as the manual says
     std::uintptr_t block = 0;  // the block it was cut out of
     std::size_t block_nbytes = 0;
     Origin origin = Origin::malloc;
     std::shared_ptr<Backing> backing;
-    std::size_t offset = 0;                      // of `start` in the backing
-    std::shared_ptr<Reservation> reservation;    // keeps the addresses as long as somebody copies
+    std::size_t offset = 0;  // of `start` in the backing
+    std::shared_ptr<Reservation> reservation;  // keeps the addresses as long as somebody copies
 };
 
 // Memory of the library's own view; holds the backing while somebody copies.

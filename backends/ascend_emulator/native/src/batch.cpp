@@ -34,7 +34,8 @@ struct Batch {
     bool pageable = false;  // a host side that is not page-locked
 };
 
-[[noreturn]] void fail_at(const Arguments &arguments, std::size_t index, const char *function, const std::string &reason) {
+[[noreturn]] void fail_at(const Arguments &arguments, std::size_t index, const char *function,
+                          const std::string &reason) {
     *arguments.fail_index = index;
     fail(abi::kParameterInvalid, function, ": copy ", index, " ", reason);
 }
@@ -47,8 +48,8 @@ void check_indexes(const char *function, const Arguments &arguments) {
     }
     for (std::size_t entry = 1; entry < entries; ++entry) {
         if (arguments.indexes[entry] <= arguments.indexes[entry - 1] || arguments.indexes[entry] >= arguments.count) {
-            fail(abi::kParameterInvalid, function, ": index ", entry, " of the attributes is ", arguments.indexes[entry],
-                 "; indexes must rise and stay below the number of copies");
+            fail(abi::kParameterInvalid, function, ": index ", entry, " of the attributes is ",
+                 arguments.indexes[entry], "; indexes must rise and stay below the number of copies");
         }
     }
 }
@@ -103,8 +104,8 @@ Batch prepare(const char *function, const Arguments &arguments) {
         void *const destination = arguments.destinations[index];
         void *const source = arguments.sources[index];
         try {
-            batch.copies.push_back(prepare_copy(function, destination, arguments.rooms[index], source,
-                                                arguments.sizes[index], direction));
+            batch.copies.push_back(
+                prepare_copy(function, destination, arguments.rooms[index], source, arguments.sizes[index], direction));
         } catch (const Failure &) {
             *arguments.fail_index = index;
             throw;
@@ -136,8 +137,8 @@ EMULATOR_API int aclrtMemcpyBatch(void **destinations, std::size_t *rooms, void 
                                   std::size_t attribute_count, std::size_t *fail_index) {
     return emulator::call("aclrtMemcpyBatch", Needs::context, [&](const Fault &fault) {
         emulator::check_capture("aclrtMemcpyBatch");
-        const auto batch = emulator::prepare("aclrtMemcpyBatch", {destinations, rooms, sources, sizes, count, attributes,
-                                                                  indexes, attribute_count, fail_index});
+        const auto batch = emulator::prepare("aclrtMemcpyBatch", {destinations, rooms, sources, sizes, count,
+                                                                  attributes, indexes, attribute_count, fail_index});
         emulator::carry_out_all(batch, fault.truncate, nullptr);
     });
 }
@@ -148,9 +149,9 @@ EMULATOR_API int aclrtMemcpyBatchAsync(void **destinations, std::size_t *rooms, 
     int result = abi::kSuccess;
     const int code =
         emulator::call("aclrtMemcpyBatchAsync", Needs::context, emulator::Delay::in_task, [&](const Fault &fault) {
-            auto batch = std::make_shared<const emulator::Batch>(
-                emulator::prepare("aclrtMemcpyBatchAsync", {destinations, rooms, sources, sizes, count, attributes, indexes,
-                                                            attribute_count, fail_index}));
+            auto batch = std::make_shared<const emulator::Batch>(emulator::prepare(
+                "aclrtMemcpyBatchAsync",
+                {destinations, rooms, sources, sizes, count, attributes, indexes, attribute_count, fail_index}));
             if (batch->pageable) {
                 emulator::check_capture("aclrtMemcpyBatchAsync from or to memory that is not page-locked");
             }

@@ -28,7 +28,8 @@ int &thread_mode() {
 
 void check_mode(const char *function, int mode) {
     if (mode < abi::kCaptureGlobal || mode > abi::kCaptureRelaxed) {
-        fail(abi::kParameterInvalid, function, ": mode is ", mode, "; it must be 0 (global), 1 (thread local) or 2 (relaxed)");
+        fail(abi::kParameterInvalid, function, ": mode is ", mode,
+             "; it must be 0 (global), 1 (thread local) or 2 (relaxed)");
     }
 }
 
@@ -64,13 +65,14 @@ EMULATOR_API int aclmdlRICaptureThreadExchangeMode(int *mode) {
 
 // For tests: a capture of the calling thread begins in `mode`, or ends.
 EMULATOR_API int cachecore_emulator_begin_capture(int mode) {
-    return emulator::call("cachecore_emulator_begin_capture", emulator::Needs::initialised, [&](const emulator::Fault &) {
-        emulator::check_mode("cachecore_emulator_begin_capture", mode);
-        const std::lock_guard<std::mutex> lock(emulator::capture().mutex);
-        emulator::capture().running = true;
-        emulator::capture().mode = mode;
-        emulator::capture().thread = std::this_thread::get_id();
-    });
+    return emulator::call("cachecore_emulator_begin_capture", emulator::Needs::initialised,
+                          [&](const emulator::Fault &) {
+                              emulator::check_mode("cachecore_emulator_begin_capture", mode);
+                              const std::lock_guard<std::mutex> lock(emulator::capture().mutex);
+                              emulator::capture().running = true;
+                              emulator::capture().mode = mode;
+                              emulator::capture().thread = std::this_thread::get_id();
+                          });
 }
 
 EMULATOR_API int cachecore_emulator_end_capture() {

@@ -58,7 +58,8 @@ void end_context(const std::shared_ptr<Context> &context) {
 std::shared_ptr<Context> current_context() {
     auto context = current().lock();
     if (context == nullptr) {
-        fail(abi::kNoContext, "this thread has no current context; call aclrtSetDevice or aclrtSetCurrentContext in it");
+        fail(abi::kNoContext,
+             "this thread has no current context; call aclrtSetDevice or aclrtSetCurrentContext in it");
     }
     return context;
 }
@@ -73,7 +74,8 @@ void check_device(int device) {
 
 void check_needs(const char *function, Needs needs) {
     if (forked.load()) {
-        fail(abi::kInternalError, function, ": this process was forked from one that used the runtime; a device does not "
+        fail(abi::kInternalError, function,
+             ": this process was forked from one that used the runtime; a device does not "
              "survive fork, start a new process instead");
     }
     if (needs == Needs::nothing) {
@@ -147,7 +149,8 @@ EMULATOR_API int aclrtGetDeviceCount(std::uint32_t *count) {
         emulator::require("aclrtGetDeviceCount", "count", count);
         *count = static_cast<std::uint32_t>(emulator::device_count());
         if (*count == 0) {
-            emulator::fail(abi::kNoDevice, "aclrtGetDeviceCount: no device is visible; look at CACHECORE_EMULATE and "
+            emulator::fail(abi::kNoDevice,
+                           "aclrtGetDeviceCount: no device is visible; look at CACHECORE_EMULATE and "
                            "ASCEND_RT_VISIBLE_DEVICES");
         }
     });

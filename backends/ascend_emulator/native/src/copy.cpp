@@ -117,31 +117,33 @@ EMULATOR_API int aclrtMemcpy(void *destination, std::size_t room, const void *so
 EMULATOR_API int aclrtMemcpyAsync(void *destination, std::size_t room, const void *source, std::size_t count, int kind,
                                   void *stream) {
     int result = abi::kSuccess;
-    const int code = emulator::call("aclrtMemcpyAsync", Needs::context, emulator::Delay::in_task, [&](const Fault &fault) {
-        const auto to = reinterpret_cast<std::uintptr_t>(destination);
-        const auto from = reinterpret_cast<std::uintptr_t>(source);
-        const bool to_host = !emulator::touches_reservation(to, count);
-        const bool from_host = !emulator::touches_reservation(from, count);
-        auto copy = std::make_shared<const emulator::Copy>(
-            emulator::prepare_copy("aclrtMemcpyAsync", destination, room, source, count, kind));
-        if (to_host && from_host) {
-            emulator::fail(abi::kFeatureNotSupported, "aclrtMemcpyAsync: not from host to host");
-        }
-        const bool pageable = (to_host && !emulator::is_pinned(to, count)) || (from_host && !emulator::is_pinned(from, count));
-        if (pageable) {
-            emulator::check_capture("aclrtMemcpyAsync from or to memory that is not page-locked");
-        }
-        const auto on = emulator::stream_of("aclrtMemcpyAsync", stream);
-        on->submit([copy, fault](const std::atomic<bool> &aborted) {
-            if (!emulator::sleep_unless(aborted, fault.delay)) {
-                return 0;
+    const int code =
+        emulator::call("aclrtMemcpyAsync", Needs::context, emulator::Delay::in_task, [&](const Fault &fault) {
+            const auto to = reinterpret_cast<std::uintptr_t>(destination);
+            const auto from = reinterpret_cast<std::uintptr_t>(source);
+            const bool to_host = !emulator::touches_reservation(to, count);
+            const bool from_host = !emulator::touches_reservation(from, count);
+            auto copy = std::make_shared<const emulator::Copy>(
+                emulator::prepare_copy("aclrtMemcpyAsync", destination, room, source, count, kind));
+            if (to_host && from_host) {
+                emulator::fail(abi::kFeatureNotSupported, "aclrtMemcpyAsync: not from host to host");
             }
-            emulator::carry_out(*copy, fault.truncate, &aborted);
-            return fault.late_code;
+            const bool pageable =
+                (to_host && !emulator::is_pinned(to, count)) || (from_host && !emulator::is_pinned(from, count));
+            if (pageable) {
+                emulator::check_capture("aclrtMemcpyAsync from or to memory that is not page-locked");
+            }
+            const auto on = emulator::stream_of("aclrtMemcpyAsync", stream);
+            on->submit([copy, fault](const std::atomic<bool> &aborted) {
+                if (!emulator::sleep_unless(aborted, fault.delay)) {
+                    return 0;
+                }
+                emulator::carry_out(*copy, fault.truncate, &aborted);
+                return fault.late_code;
+            });
+            if (pageable) {
+                result = on->synchronize(std::chrono::milliseconds(-1));
+            }
         });
-        if (pageable) {
-            result = on->synchronize(std::chrono::milliseconds(-1));
-        }
-    });
     return code == abi::kSuccess ? result : code;
 }

@@ -12,9 +12,9 @@ void AnnotateIgnoreWritesEnd(const char *file, int line);
 
 namespace emulator {
 
-// While it lives, this thread moves bytes on behalf of a device. Who may touch them when is agreed on by programs, often
-// of two processes, through messages that the thread sanitizer cannot see: it would report every one-sided transfer.
-// Everything else in this library stays under its eyes.
+// While it lives, this thread moves bytes on behalf of a device. Who may touch them when is agreed on by programs,
+// often of two processes, through messages that the thread sanitizer cannot see: it would report every one-sided
+// transfer. Everything else in this library stays under its eyes.
 class DeviceAccess {
 public:
 #if defined(__SANITIZE_THREAD__)
@@ -27,7 +27,7 @@ public:
         AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
     }
 #else
-    DeviceAccess() {}   // not defaulted: an unused object would be a warning
+    DeviceAccess() {}  // not defaulted: an unused object would be a warning
     ~DeviceAccess() {}
 #endif
     DeviceAccess(const DeviceAccess &) = delete;

@@ -16,7 +16,7 @@ struct Event {
     std::mutex mutex;
     std::condition_variable changed;
     std::uint64_t recorded = 0;  // records asked for
-    std::uint64_t reached = 0;   // the latest record that its stream has come to
+    std::uint64_t reached = 0;  // the latest record that its stream has come to
 };
 
 struct Registry {
@@ -60,9 +60,9 @@ int wait(Event &event, std::uint64_t record, const std::atomic<bool> &aborted) {
 }  // namespace emulator
 
 using emulator::Event;
+using emulator::event_of;
 using emulator::Fault;
 using emulator::Needs;
-using emulator::event_of;
 namespace abi = emulator::abi;
 
 EMULATOR_API int aclrtCreateEvent(void **event) {
@@ -111,9 +111,8 @@ EMULATOR_API int aclrtStreamWaitEvent(void *stream, void *event) {
             const std::lock_guard<std::mutex> lock(awaited->mutex);
             record = awaited->recorded;
         }
-        on->submit([awaited, record](const std::atomic<bool> &aborted) {
-            return emulator::wait(*awaited, record, aborted);
-        });
+        on->submit(
+            [awaited, record](const std::atomic<bool> &aborted) { return emulator::wait(*awaited, record, aborted); });
     });
 }
 

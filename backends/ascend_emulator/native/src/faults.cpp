@@ -108,8 +108,10 @@ void check_function(const std::string &function, const std::string &entry) {
         dlclose(library);
     }
     if (!known) {
-        fail(abi::kInvalidParameter, "fault plan entry '", entry, "': '", function, "' is no function of this library; it must "
-             "be one of the runtime, or hixl_ and the name of a method of the transfer engine, hixl_accept or hixl_serve");
+        fail(abi::kInvalidParameter, "fault plan entry '", entry, "': '", function,
+             "' is no function of this library; it must "
+             "be one of the runtime, or hixl_ and the name of a method of the transfer engine, hixl_accept or "
+             "hixl_serve");
     }
 }
 

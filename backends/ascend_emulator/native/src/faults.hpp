@@ -11,11 +11,11 @@ namespace emulator {
 inline constexpr std::uint64_t all_bytes = std::numeric_limits<std::uint64_t>::max();
 
 struct Fault {
-    int code = 0;                         // the call returns it; it does nothing, or with `truncate` a part
-    int late_code = 0;                    // queued work ends with it
-    std::chrono::nanoseconds delay{0};    // before the work
-    std::uint64_t truncate = all_bytes;   // bytes that are copied; the rest is not, and nobody is told
-    bool stall = false;                   // never answers (hixl_serve)
+    int code = 0;  // the call returns it; it does nothing, or with `truncate` a part
+    int late_code = 0;  // queued work ends with it
+    std::chrono::nanoseconds delay{0};  // before the work
+    std::uint64_t truncate = all_bytes;  // bytes that are copied; the rest is not, and nobody is told
+    bool stall = false;  // never answers (hixl_serve)
 
     bool partial() const { return truncate != all_bytes; }
 };

@@ -19,7 +19,7 @@ namespace {
 
 struct Pinned {
     std::size_t nbytes = 0;
-    bool allocated = false;                       // by aclrtMallocHost; else the caller's
+    bool allocated = false;  // by aclrtMallocHost; else the caller's
     std::shared_ptr<Reservation> device_address;  // what aclrtHostRegister hands out: no memory behind it for the host
 };
 
@@ -53,8 +53,9 @@ Pinned take(const char *function, void *pointer, bool allocated) {
     const std::lock_guard<std::mutex> lock(state().mutex);
     const auto found = state().ranges.find(reinterpret_cast<std::uintptr_t>(pointer));
     if (found == state().ranges.end() || found->second.allocated != allocated) {
-        fail(abi::kParameterInvalid, function, ": ", pointer,
-             allocated ? " did not come from aclrtMallocHost, or was freed" : " is not the start of a registered range");
+        fail(
+            abi::kParameterInvalid, function, ": ", pointer,
+            allocated ? " did not come from aclrtMallocHost, or was freed" : " is not the start of a registered range");
     }
     Pinned pinned = std::move(found->second);
     state().ranges.erase(found);
@@ -134,7 +135,8 @@ EMULATOR_API int aclrtHostRegister(void *pointer, std::uint64_t size, int type, 
             emulator::fail(abi::kParameterInvalid, "aclrtHostRegister: ", pointer, " is an address of a device");
         }
         if (!emulator::is_mapped(start, size)) {
-            emulator::fail(abi::kParameterInvalid, "aclrtHostRegister: not all of ", pointer, " + ", size, " is mapped");
+            emulator::fail(abi::kParameterInvalid, "aclrtHostRegister: not all of ", pointer, " + ", size,
+                           " is mapped");
         }
         emulator::Pinned pinned;
         pinned.nbytes = size;

@@ -16,7 +16,7 @@ namespace emulator {
 namespace {
 
 constexpr std::size_t start_alignment = 64;
-constexpr std::size_t small_limit = std::size_t{1} << 20;   // up to here HUGE_FIRST takes ordinary pages
+constexpr std::size_t small_limit = std::size_t{1} << 20;  // up to here HUGE_FIRST takes ordinary pages
 constexpr std::size_t small_block = std::size_t{2} << 20;
 constexpr std::size_t out_of_range_huge = std::size_t{2} << 20;
 
@@ -225,7 +225,8 @@ EMULATOR_API int aclrtFree(void *pointer) {
         const auto start = reinterpret_cast<std::uintptr_t>(pointer);
         const auto range = emulator::remove_range(start, emulator::Origin::malloc);
         if (!range) {
-            emulator::fail(abi::kParameterInvalid, "aclrtFree: ", pointer, " did not come from aclrtMalloc, or was freed");
+            emulator::fail(abi::kParameterInvalid, "aclrtFree: ", pointer,
+                           " did not come from aclrtMalloc, or was freed");
         }
         if (range->nbytes != range->block_nbytes) {
             emulator::return_to_block(*range);

@@ -75,7 +75,8 @@ Settings read() {
     if (colon != std::string::npos) {
         const auto count = integer<int>(std::string_view(machine).substr(colon + 1));
         if (!count || *count < 1 || *count > most_devices) {
-            result.problem = "CACHECORE_EMULATE is '" + machine + "'; after the colon it takes a number of devices from "
+            result.problem = "CACHECORE_EMULATE is '" + machine +
+                             "'; after the colon it takes a number of devices from "
                              "1 to 64, such as Ascend910B4:2";
             return result;
         }

@@ -11,12 +11,12 @@ namespace emulator {
 enum class Line { a2, a3, ascend950, unlisted };
 
 struct Settings {
-    std::string soc;                  // name as given, empty without CACHECORE_EMULATE
+    std::string soc;  // name as given, empty without CACHECORE_EMULATE
     Line line = Line::unlisted;
-    std::uint64_t hbm_bytes = 0;      // device memory of each device
-    std::vector<int> visible;         // physical device of each visible one
-    std::string faults;               // plan of CACHECORE_EMULATE_FAULTS
-    std::string problem;              // why aclInit must fail; empty when all is well
+    std::uint64_t hbm_bytes = 0;  // device memory of each device
+    std::vector<int> visible;  // physical device of each visible one
+    std::string faults;  // plan of CACHECORE_EMULATE_FAULTS
+    std::string problem;  // why aclInit must fail; empty when all is well
 };
 
 // Read once, when first asked for.

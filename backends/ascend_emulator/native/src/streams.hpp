@@ -44,7 +44,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Work> queue_;
-    std::thread worker_;          // started with the first work
+    std::thread worker_;  // started with the first work
     std::atomic<bool> aborted_{false};
     bool busy_ = false;
     bool closing_ = false;
@@ -57,8 +57,8 @@ bool sleep_unless(const std::atomic<bool> &aborted, std::chrono::nanoseconds dur
 
 std::shared_ptr<Stream> make_stream(const Context *context);
 
-// The stream behind a handle of the caller, or the current context's default one for NULL. Throws Failure 107003 when it
-// belongs to another context or is gone.
+// The stream behind a handle of the caller, or the current context's default one for NULL. Throws Failure 107003 when
+// it belongs to another context or is gone.
 std::shared_ptr<Stream> stream_of(const char *function, void *handle);
 
 // Finishes and destroys every stream of a context, for its reset.

@@ -8,7 +8,7 @@
 #include "call.hpp"
 #include "context.hpp"
 #include "memory.hpp"
-#include "settings.hpp"
+#include "physical_page.hpp"
 
 namespace emulator {
 
@@ -16,14 +16,15 @@ namespace {
 
 struct Physical {
     std::shared_ptr<Backing> backing;
-    std::uint64_t references = 1;  // aclrtMallocPhysical and each aclrtMemRetainAllocationHandle; aclrtFreePhysical ends one
+    std::uint64_t references =
+        1;  // aclrtMallocPhysical and each aclrtMemRetainAllocationHandle; aclrtFreePhysical ends one
     std::uint64_t mappings = 0;
 };
 
 struct Reserved {
     std::shared_ptr<Reservation> addresses;
     std::size_t nbytes = 0;  // as asked for
-    int owner = 0;           // device that was current
+    int owner = 0;  // device that was current
     std::map<std::uintptr_t, Physical *> mapped;
 };
 
@@ -36,50 +37,6 @@ struct State {
 State &state() {
     static State &everything = *new State;
     return everything;
-}
-
-// Page size that a memory attribute of a device asks for.
-std::size_t page_for(const char *function, int attribute) {
-    switch (attribute) {
-        case abi::kNormal:
-        case abi::kP2pNormal:
-        case abi::kHbmP2pNormal:
-            return normal_page;
-        case abi::kHbm:
-        case abi::kHbmHuge:
-        case abi::kHbmNormal:  // the manual: taken from huge pages all the same
-        case abi::kHbmP2pHuge:
-        case abi::kHuge:
-        case abi::kP2pHuge:
-            return huge_page;
-        case abi::kHbmHuge1g:
-        case abi::kHbmP2pHuge1g:
-            return huge_1g_page;
-        case abi::kHuge1g:
-        case abi::kP2pHuge1g:
-            if (settings().line == Line::ascend950) {
-                fail(abi::kFeatureNotSupported, function, ": memory attribute ", attribute, " is not supported on ",
-                     settings().soc);
-            }
-            return huge_1g_page;
-        default:
-            fail(abi::kParameterInvalid, function, ": memory attribute ", attribute, " is none of a device");
-    }
-}
-
-std::size_t page_for(const char *function, const abi::PhysicalMemoryProperties &properties) {
-    if (properties.handle_type != abi::kHandleNone && properties.handle_type != abi::kHandlePosix) {
-        fail(abi::kParameterInvalid, function, ": handle type ", properties.handle_type, " must be 0 or 2");
-    }
-    if (properties.allocation_type != abi::kPinned) {
-        fail(abi::kParameterInvalid, function, ": allocation type ", properties.allocation_type, " must be 0");
-    }
-    if (properties.location.type != abi::kDevice) {
-        fail(abi::kFeatureNotSupported, function, ": location type ", properties.location.type,
-             "; the emulator has physical memory of devices (1) only");
-    }
-    check_device(static_cast<int>(properties.location.id));
-    return page_for(function, properties.memory_attribute);
 }
 
 // Called with the mutex held. Nothing uses a physical memory whose references and mappings are all gone.
@@ -120,8 +77,8 @@ void map(std::uintptr_t address, std::size_t size, void *handle) {
              physical->backing->nbytes());
     }
     if (address % physical->backing->page() != 0) {
-        fail(abi::kParameterInvalid, "aclrtMapMem: ", reinterpret_cast<void *>(address), " is not aligned to the pages of ",
-             physical->backing->page(), " bytes");
+        fail(abi::kParameterInvalid, "aclrtMapMem: ", reinterpret_cast<void *>(address),
+             " is not aligned to the pages of ", physical->backing->page(), " bytes");
     }
     auto &mapped = reserved->second.mapped;
     if (touches_device(address, size)) {
@@ -188,18 +145,6 @@ using emulator::Reserved;
 using emulator::state;
 namespace abi = emulator::abi;
 
-EMULATOR_API int aclrtMemGetAllocationGranularity(abi::PhysicalMemoryProperties *properties, int option,
-                                                  std::size_t *granularity) {
-    return emulator::call("aclrtMemGetAllocationGranularity", Needs::context, [&](const Fault &) {
-        emulator::require("aclrtMemGetAllocationGranularity", "properties", properties);
-        emulator::require("aclrtMemGetAllocationGranularity", "granularity", granularity);
-        if (option != abi::kMinimum && option != abi::kRecommended) {
-            emulator::fail(abi::kParameterInvalid, "aclrtMemGetAllocationGranularity: option ", option, " must be 0 or 1");
-        }
-        *granularity = emulator::page_for("aclrtMemGetAllocationGranularity", *properties);
-    });
-}
-
 EMULATOR_API int aclrtReserveMemAddress(void **address, std::size_t size, std::size_t alignment, void *expected,
                                         std::uint64_t flags) {
     return emulator::call("aclrtReserveMemAddress", Needs::context, [&](const Fault &) {
@@ -208,11 +153,12 @@ EMULATOR_API int aclrtReserveMemAddress(void **address, std::size_t size, std::s
             emulator::fail(abi::kInvalidParameter, "aclrtReserveMemAddress: size is 0");
         }
         if (alignment != 0 || flags > 1) {
-            emulator::fail(abi::kParameterInvalid, "aclrtReserveMemAddress: alignment is ", alignment, " and must be 0, flags are ",
-                           flags, " and must be 0 or 1");
+            emulator::fail(abi::kParameterInvalid, "aclrtReserveMemAddress: alignment is ", alignment,
+                           " and must be 0, flags are ", flags, " and must be 0 or 1");
         }
         if (expected != nullptr) {
-            emulator::fail(abi::kFeatureNotSupported, "aclrtReserveMemAddress: the emulator chooses the addresses itself");
+            emulator::fail(abi::kFeatureNotSupported,
+                           "aclrtReserveMemAddress: the emulator chooses the addresses itself");
         }
         Reserved reserved;
         const std::size_t unit = size >= emulator::huge_1g_page ? emulator::huge_1g_page : emulator::huge_page;
@@ -232,7 +178,8 @@ EMULATOR_API int aclrtReleaseMemAddress(void *address) {
         const std::lock_guard<std::mutex> lock(state().mutex);
         const auto found = state().reserved.find(reinterpret_cast<std::uintptr_t>(address));
         if (found == state().reserved.end()) {
-            emulator::fail(abi::kParameterInvalid, "aclrtReleaseMemAddress: ", address, " is not the start of a reserved range");
+            emulator::fail(abi::kParameterInvalid, "aclrtReleaseMemAddress: ", address,
+                           " is not the start of a reserved range");
         }
         if (!found->second.mapped.empty()) {
             emulator::fail(abi::kParameterInvalid, "aclrtReleaseMemAddress: ", found->second.mapped.size(),
@@ -253,13 +200,13 @@ EMULATOR_API int aclrtMallocPhysical(void **handle, std::size_t size, const abi:
         if (flags != 0) {
             emulator::fail(abi::kParameterInvalid, "aclrtMallocPhysical: flags are ", flags, " and must be 0");
         }
-        const std::size_t page = emulator::page_for("aclrtMallocPhysical", *properties);
+        const std::size_t page = emulator::physical_page("aclrtMallocPhysical", *properties);
         if (size % page != 0) {
-            emulator::fail(abi::kParameterInvalid, "aclrtMallocPhysical: size is ", size, "; it must be a multiple of ", page);
+            emulator::fail(abi::kParameterInvalid, "aclrtMallocPhysical: size is ", size, "; it must be a multiple of ",
+                           page);
         }
         auto physical = std::make_unique<Physical>();
-        physical->backing =
-            std::make_shared<emulator::Backing>(static_cast<int>(properties->location.id), size, page);
+        physical->backing = std::make_shared<emulator::Backing>(static_cast<int>(properties->location.id), size, page);
         *handle = physical.get();
         const std::lock_guard<std::mutex> lock(state().mutex);
         state().physical.emplace(physical.get(), std::move(physical));

@@ -142,19 +142,17 @@ Outcome Channel::move(std::vector<iovec> pieces, short events, Deadline deadline
 }
 
 Outcome Channel::send(std::vector<iovec> pieces, Deadline deadline) {
-    return move(std::move(pieces), POLLOUT, deadline,
-                [this](msghdr &message) {
-                    const DeviceAccess access;
-                    return sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-                });
+    return move(std::move(pieces), POLLOUT, deadline, [this](msghdr &message) {
+        const DeviceAccess access;
+        return sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    });
 }
 
 Outcome Channel::receive(std::vector<iovec> pieces, Deadline deadline) {
-    return move(std::move(pieces), POLLIN, deadline,
-                [this](msghdr &message) {
-                    const DeviceAccess access;
-                    return recvmsg(fd_, &message, MSG_DONTWAIT);
-                });
+    return move(std::move(pieces), POLLIN, deadline, [this](msghdr &message) {
+        const DeviceAccess access;
+        return recvmsg(fd_, &message, MSG_DONTWAIT);
+    });
 }
 
 void Channel::wait_for_end() { wait(POLLRDHUP, never); }

@@ -19,7 +19,7 @@ inline constexpr Deadline never = Deadline::max();
 struct Address {
     std::string ip;  // in the canonical spelling
     bool v6 = false;
-    int port = 0;    // 0 or less: does not listen
+    int port = 0;  // 0 or less: does not listen
 
     // Throws Failure 103900 for text that is no such address, or none of this machine's loopback: an emulated engine
     // talks to nobody else.

@@ -4,15 +4,12 @@
 #include <utility>
 
 #include "../failure.hpp"
-#include "../settings.hpp"
 
 namespace emulator::hixl {
 
 namespace {
 
-constexpr std::size_t most_registrations = 4096;
 constexpr std::size_t most_notifications = 4096;  // of one link that wait to be taken
-constexpr std::uint64_t most_device_bytes = std::uint64_t{50} << 30;  // A2 and A3
 constexpr int automatic_connect_ms = 1000;
 
 Deadline deadline_of(const char *what, int timeout_ms) {
@@ -26,11 +23,13 @@ Deadline deadline_of(const char *what, int timeout_ms) {
 [[noreturn]] void fail_with(int status, const std::string &remote) {
     switch (status) {
         case kParamInvalid:
-            fail(status, "the engine at '", remote, "' had not all of the remote memory registered when the link was made");
+            fail(status, "the engine at '", remote,
+                 "' had not all of the remote memory registered when the link was made");
         case kUnsupported:
             fail(status, "the engine at '", remote, "' cannot reach its host memory over HCCS");
         case kTimeout:
-            fail(status, "'", remote, "' has not answered in time, and may still be at it; disconnect and connect again");
+            fail(status, "'", remote,
+                 "' has not answered in time, and may still be at it; disconnect and connect again");
         case kResourceExhausted:
             fail(status, "the engine at '", remote, "' takes no more notifications until it has read some");
         default:
@@ -71,7 +70,7 @@ void Engine::listen() {
         host.joined = [this] {
             const std::lock_guard<std::mutex> lock(mutex_);
             ++joined_;
-            return regions_;
+            return registrations_.regions();
         };
         host.left = [this] {
             const std::lock_guard<std::mutex> lock(mutex_);
@@ -108,33 +107,7 @@ void Engine::drop_finished_incoming() {
 std::uint64_t Engine::register_memory(std::uint64_t address, std::uint64_t nbytes, int type) {
     Region region = make_region(address, nbytes, type);
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto next = regions_.lower_bound(address);
-    if (next != regions_.end() && next->first == address && next->second.nbytes == nbytes &&
-        next->second.type == region.type) {
-        for (const auto &[handle, start] : handles_) {
-            if (start == address) {
-                return handle;
-            }
-        }
-    }
-    const bool into_next = next != regions_.end() && next->first - address < nbytes;
-    const bool into_before =
-        next != regions_.begin() && address - std::prev(next)->first < std::prev(next)->second.nbytes;
-    if (into_next || into_before) {
-        fail(kParamInvalid, "memory at ", reinterpret_cast<void *>(address), " + ", nbytes,
-             " overlaps memory that is registered");
-    }
-    if (regions_.size() >= most_registrations) {
-        fail(kResourceExhausted, "the engine has ", regions_.size(), " registrations, and takes no more");
-    }
-    const bool limited = settings().line != Line::ascend950 && region.type == kMemDevice;
-    if (limited && (nbytes > most_device_bytes || device_bytes_ > most_device_bytes - nbytes)) {
-        fail(kResourceExhausted, "with ", nbytes, " bytes more than 50 GiB of device memory would be registered");
-    }
-    device_bytes_ += region.type == kMemDevice ? nbytes : 0;
-    regions_.emplace(address, std::move(region));
-    handles_.emplace(++last_handle_, address);
-    return last_handle_;
+    return registrations_.add(std::move(region));
 }
 
 void Engine::deregister_memory(std::uint64_t handle) {
@@ -142,18 +115,15 @@ void Engine::deregister_memory(std::uint64_t handle) {
         fail(kParamInvalid, "the handle is 0");
     }
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = handles_.find(handle);
-    if (found == handles_.end()) {
+    if (!registrations_.has(handle)) {
         return;  // deregistered before: the vendor's engine says success too
     }
     if (!links_.empty() || joined_ > 0) {
-        fail(kFailed, "the engine has ", links_.size(), " links and ", joined_, " peers are linked to it; memory can be "
+        fail(kFailed, "the engine has ", links_.size(), " links and ", joined_,
+             " peers are linked to it; memory can be "
              "deregistered only without any");
     }
-    const auto region = regions_.find(found->second);
-    device_bytes_ -= region->second.type == kMemDevice ? region->second.nbytes : 0;
-    regions_.erase(region);
-    handles_.erase(found);
+    registrations_.remove(handle);
 }
 
 void Engine::connect(const std::string &remote, int timeout_ms) {
@@ -171,7 +141,7 @@ void Engine::connect(const std::string &remote, int timeout_ms) {
         if (links_.count(remote) != 0) {
             fail(kAlreadyConnected, "there is a link to '", remote, "' already");
         }
-        regions = regions_;
+        regions = registrations_.regions();
         links_.emplace(remote, nullptr);  // the place is taken while the link is made
     }
     try {
@@ -249,7 +219,7 @@ std::shared_ptr<Job> Engine::prepare(const std::string &remote, Link &link, int 
 }
 
 void Engine::transfer(const std::string &remote, int op, const Element *elements, std::size_t count, int timeout_ms,
-                     const Fault &fault) {
+                      const Fault &fault) {
     const Deadline deadline = deadline_of("transfer", timeout_ms);
     const auto link = link_to(remote, timeout_ms);
     if (fault.code != 0 && !fault.partial()) {
@@ -302,7 +272,7 @@ int Engine::status_of(std::uint64_t request) {
 }
 
 void Engine::notify(const std::string &remote, const std::string &name, const std::string &text, int timeout_ms,
-                   const Fault &fault) {
+                    const Fault &fault) {
     const Deadline deadline = deadline_of("send_notify", timeout_ms);
     if (name.size() > longest_text || text.size() > longest_text) {
         fail(kParamInvalid, "name and message of a notification have at most 1024 characters");

@@ -12,7 +12,7 @@
 #include "channel.hpp"
 #include "incoming.hpp"
 #include "link.hpp"
-#include "regions.hpp"
+#include "registrations.hpp"
 
 namespace emulator::hixl {
 
@@ -68,10 +68,7 @@ private:
     const std::uint32_t protocols_;
     const std::uint32_t flags_;
     std::mutex mutex_;
-    Regions regions_;
-    std::map<std::uint64_t, std::uint64_t> handles_;  // handle -> address
-    std::uint64_t device_bytes_ = 0;
-    std::uint64_t last_handle_ = 0;
+    Registrations registrations_;
     std::uint64_t last_request_ = 0;
     std::map<std::string, std::shared_ptr<Link>> links_;
     std::map<std::uint64_t, Request> requests_;

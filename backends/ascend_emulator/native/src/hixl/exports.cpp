@@ -80,8 +80,8 @@ static_assert(sizeof(Element) == 24);
 EMULATOR_API int cachecore_emulator_product_line() { return static_cast<int>(emulator::settings().line); }
 
 // `protocols` and `flags` are bits as in status.hpp. The engine is of the calling thread's device.
-EMULATOR_API int cachecore_emulator_hixl_initialize(const char *local_engine, std::uint32_t protocols, std::uint32_t flags,
-                                                    std::uint64_t *engine) {
+EMULATOR_API int cachecore_emulator_hixl_initialize(const char *local_engine, std::uint32_t protocols,
+                                                    std::uint32_t flags, std::uint64_t *engine) {
     return hixl::translated(emulator::call("hixl_initialize", Needs::context, [&](const emulator::Fault &) {
         emulator::require("hixl_initialize", "local_engine", local_engine);
         emulator::require("hixl_initialize", "engine", engine);

@@ -67,7 +67,8 @@ void Link::shake_hands(std::uint32_t protocols, std::uint32_t flags, Deadline de
         fail(kParamInvalid, "the engine there is of this process; a process may not connect to itself");
     }
     if (welcome.status != kOk) {
-        fail(welcome.status, "the engine there refused the link: no protocol in common, or memory registered there that "
+        fail(welcome.status,
+             "the engine there refused the link: no protocol in common, or memory registered there that "
              "the protocol cannot reach");
     }
     protocol_ = welcome.protocols;
@@ -186,7 +187,8 @@ int Link::carry_out(Job &job) {
 
 Outcome Link::exchange(Job &job, std::int32_t &answer) {
     Message reply;
-    std::vector<iovec> request{bytes_of(job.message), {job.remote.data(), job.remote.size() * sizeof(Descriptor)},
+    std::vector<iovec> request{bytes_of(job.message),
+                               {job.remote.data(), job.remote.size() * sizeof(Descriptor)},
                                {job.text.data(), job.text.size()}};
     Outcome outcome = channel_.send(std::move(request), never);
     if (outcome == Outcome::done) {

@@ -16,12 +16,12 @@ struct Message {
     std::uint32_t magic = message_magic;
     std::uint32_t version = message_version;
     Kind kind = Kind::answer;
-    std::int32_t status = 0;       // welcome, answer
-    std::uint32_t protocols = 0;   // hello: what the engine has; welcome: the one chosen
-    std::uint32_t flags = 0;       // hello, welcome: options; read, write: kRelay for a synchronous transfer
-    std::uint64_t nonce = 0;       // hello, welcome: of the process
-    std::uint64_t count = 0;       // read, write: descriptors that follow; notify: bytes of the name
-    std::uint64_t nbytes = 0;      // notify: bytes of the message
+    std::int32_t status = 0;  // welcome, answer
+    std::uint32_t protocols = 0;  // hello: what the engine has; welcome: the one chosen
+    std::uint32_t flags = 0;  // hello, welcome: options; read, write: kRelay for a synchronous transfer
+    std::uint64_t nonce = 0;  // hello, welcome: of the process
+    std::uint64_t count = 0;  // read, write: descriptors that follow; notify: bytes of the name
+    std::uint64_t nbytes = 0;  // notify: bytes of the message
 };
 
 struct Descriptor {

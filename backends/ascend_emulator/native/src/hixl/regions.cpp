@@ -21,7 +21,8 @@ std::string Region::obstacle(std::uint32_t protocol, std::uint32_t flags) const 
     } else if (type == kMemHost && (protocol & roce_protocols) != 0 && a2_or_a3 && !pinned) {
         text << "host memory at 0x" << std::hex << address << " is not from aclrtMallocHost, which RoCE asks for";
     } else if (type == kMemHost && protocol == kRoceHost && line == Line::ascend950 && pinned) {
-        text << "host memory at 0x" << std::hex << address << " is from aclrtMallocHost, which the RoCE NIC of the host "
+        text << "host memory at 0x" << std::hex << address
+             << " is from aclrtMallocHost, which the RoCE NIC of the host "
              << "cannot register";
     } else if (type == kMemDevice && (protocol & host_protocols) != 0 && !fabric) {
         text << "device memory at 0x" << std::hex << address << " cannot be reached over a protocol of the host";
@@ -76,7 +77,8 @@ void append_view(const Region &region, std::uint64_t address, std::uint64_t nbyt
         return;
     }
     const std::uint64_t into = address - region.address;
-    auto index = static_cast<std::size_t>(std::upper_bound(region.ends.begin(), region.ends.end(), into) - region.ends.begin());
+    auto index =
+        static_cast<std::size_t>(std::upper_bound(region.ends.begin(), region.ends.end(), into) - region.ends.begin());
     std::uint64_t skip = into - (index == 0 ? 0 : region.ends[index - 1]);
     while (nbytes > 0) {
         const Piece &piece = region.pieces[index++];

@@ -18,11 +18,11 @@ struct Region {
     std::uint64_t address = 0;
     std::uint64_t nbytes = 0;
     MemType type = kMemDevice;
-    std::vector<Piece> pieces;     // of device memory
+    std::vector<Piece> pieces;  // of device memory
     std::vector<std::uint64_t> ends;  // of the pieces, counted from the start of the region
-    std::uint64_t page = 0;        // of device memory
-    bool from_malloc = false;      // the address is one that aclrtMalloc returned
-    bool pinned = false;           // host memory of aclrtMallocHost, or registered with the runtime
+    std::uint64_t page = 0;  // of device memory
+    bool from_malloc = false;  // the address is one that aclrtMalloc returned
+    bool pinned = false;  // host memory of aclrtMallocHost, or registered with the runtime
 
     // Why a link over this protocol fails with this region registered; empty when it does not.
     std::string obstacle(std::uint32_t protocol, std::uint32_t flags) const;
