@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -73,6 +74,14 @@ class PeerProcess:
 
     def ask(self, do, *args, limit=60.0, **arguments):
         return self.post(do, *args, **arguments)(limit)
+
+    def until_seen(self, enough, limit=30.0):
+        """The events seen once they satisfy `enough`; listeners are told by a thread of their own, after the fact."""
+        end = time.monotonic() + limit
+        while not enough(seen := self.ask("seen")):
+            assert time.monotonic() < end, seen
+            time.sleep(0.02)
+        return seen
 
     def signal(self, number):
         os.kill(self.pid, number)

@@ -138,4 +138,4 @@ def test_closing_an_owner_loses_its_links_with_the_reason(linked):
     pair.reader.ask("until_state", 1, "LOST")
     with pytest.raises(Exception, match=r"LinkLostError: .*(the manager was closed|the connection is gone)"):
         pair.reader.ask("begin", 1, 1)
-    assert ["link lost", 1] in pair.reader.ask("seen")
+    assert pair.reader.until_seen(lambda seen: ["link lost", 1] in seen)
