@@ -425,7 +425,7 @@ def test_options_out_of_range_are_named(options, error):
         create_engine(driver, options)
 
 
-@pytest.mark.parametrize("reader", ["any", os.getpid()])
+@pytest.mark.parametrize("reader", ["any", os.getpid()], ids=["any", "this process"])
 def test_a_reader_that_was_named_may_read(peers, side, reader):
     """The option is taken by every kernel, with or without the module that restricts reading."""
     peer = peers(replace(SPEC, engine_options={"allow_reader": reader}))
