@@ -1,0 +1,43 @@
+"""What every group of methods of the manager works with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cachecore.driver import BackendDriver
+    from cachecore.events import Listeners
+    from cachecore.peers import Peers
+    from cachecore.registrar import Registrar
+    from cachecore.registry import Registry
+    from cachecore.retirement import Retirement
+    from cachecore.sources import Sources
+    from cachecore.transfers import Transfers
+
+__all__ = ["DEFAULT_TIMEOUT", "ManagerParts"]
+
+#: Seconds a call waits unless it is told otherwise. Above the 20 s after which a silent peer counts as gone.
+DEFAULT_TIMEOUT: Final = 30.0
+
+
+class ManagerParts:
+    """The parts of a manager, made by `CacheManager.__init__`."""
+
+    #: The driver in use, with `.name`.
+    backend: BackendDriver
+    _cluster_id: int
+    _listeners: Listeners
+    _peers: Peers
+    _registrar: Registrar
+    _registry: Registry
+    _retirement: Retirement
+    _sources: Sources
+    _transfers: Transfers
+
+    def _enter(self) -> None:
+        """Refuse a call on a closed manager, or in a forked child. First in every public method.
+
+        Raises:
+            ManagerClosedError, ForkedProcessError: It is.
+        """
+        raise NotImplementedError

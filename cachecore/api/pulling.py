@@ -1,0 +1,96 @@
+"""Reading blocks and entries of a peer's caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachecore import _arguments as arguments
+from cachecore import pulls
+from cachecore.api.base import DEFAULT_TIMEOUT, ManagerParts
+from cachecore.types import BlocksCacheKey, Cache, CacheKey, CacheKeyByIdAndIndex
+
+__all__ = ["PullingMethods"]
+
+
+class PullingMethods(ManagerParts):
+    """`pull_blocks` and `pull_cache`."""
+
+    def pull_blocks(
+        self,
+        src_cache_key: BlocksCacheKey | CacheKey | CacheKeyByIdAndIndex,
+        dst_cache: Cache,
+        src_blocks: Any = (),
+        dst_blocks: Any = (),
+        *,
+        src_layer_range: range | None = None,
+        dst_layer_range: range | None = None,
+        tensor_num_per_layer: int = 2,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        """Read blocks of a peer's cache, or of another cache of this manager, into a paged cache.
+
+        Args:
+            src_cache_key: With a BlocksCacheKey block `src_blocks[i]` goes to block `dst_blocks[i]`. With another
+                key the source is one contiguous entry: `dst_blocks[i]` takes its bytes [i * block, (i + 1) * block).
+            dst_cache: A registered blocks cache of this manager.
+            src_blocks: Block ids: list, tuple, range, integer array, memoryview or CPU tensor.
+            dst_blocks: The same, without repeats.
+            src_layer_range: Layers of the source, None = all; range(first, last) with step 1.
+            dst_layer_range: Layers of the destination, as many.
+            tensor_num_per_layer: Tensors of one layer: 2 for K and V, 1 for a joint latent.
+            timeout: Seconds until it gives up.
+
+        Raises:
+            MissingArgumentError, CacheTypeError, CacheValueError, CacheIncompatibleError, OverlapError: A bad
+                argument; nothing moved.
+            NotLinkedError, CacheNotFoundError: No such link, key or cache; nothing moved.
+            AddressMovedError, CacheBusyError: A registered tensor moved; blocks are quarantined. Nothing moved.
+            LinkLostError, TransferTimeoutError, TransferError: It started and did not finish; the error says which
+                blocks landed and which are unknown.
+        """
+        self._enter()
+        deadline = arguments.deadline("timeout", timeout)
+        layers = pulls.Layers(src_layer_range, dst_layer_range, tensor_num_per_layer)
+        key = pulls.check_key("src_cache_key", src_cache_key)
+        target = self._sources.target("dst_cache", dst_cache)
+        source = self._sources.find(key, target, deadline)
+        plan, first = pulls.plan_pull_blocks(source, target.shape, src_blocks, dst_blocks, layers)
+        self._transfers.pull(source, target, plan, first, deadline)
+
+    def pull_cache(
+        self,
+        cache_key: CacheKey | CacheKeyByIdAndIndex,
+        cache: Cache,
+        batch_index: int = 0,
+        size: int = -1,
+        *,
+        src_layer_range: range | None = None,
+        dst_layer_range: range | None = None,
+        tensor_num_per_layer: int = 2,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        """Read one batch entry of a peer's contiguous cache into one of a contiguous cache of this manager.
+
+        Args:
+            cache_key: Names the entry.
+            cache: A registered contiguous cache of this manager.
+            batch_index: Its batch entry that is written.
+            size: Bytes of each tensor's entry to move, from its start; -1 = the whole source entry.
+            src_layer_range: As in `pull_blocks`.
+            dst_layer_range: As in `pull_blocks`.
+            tensor_num_per_layer: As in `pull_blocks`.
+            timeout: Seconds until it gives up.
+
+        Raises:
+            As `pull_blocks`.
+        """
+        self._enter()
+        deadline = arguments.deadline("timeout", timeout)
+        layers = pulls.Layers(src_layer_range, dst_layer_range, tensor_num_per_layer)
+        key = pulls.check_key("cache_key", cache_key)
+        if isinstance(key, BlocksCacheKey):
+            raise arguments.wrong_type("cache_key", key, "a CacheKey or CacheKeyByIdAndIndex; pull_blocks takes it")
+        target = self._sources.target("cache", cache)
+        source = self._sources.find(key, target, deadline)
+        plan, first = pulls.plan_pull_cache(source, target.shape, batch_index, size, layers)
+        self._transfers.pull(source, target, plan, first, deadline)
