@@ -1,6 +1,5 @@
-"""The 950 has no alignment rule: every origin, place and register function is accepted."""
-
-import itertools
+"""Host memory, names and limits of the 950. That device memory is accepted at any address says the table in
+tests/backends/test_registration_table.py, for every product."""
 
 import pytest
 from cachecore_ascend_950 import product
@@ -8,18 +7,6 @@ from cachecore_ascend_950 import product
 from cachecore.driver import Capability, Knowledge, MemoryInfo, MemoryOrigin, RegistrationRequest
 from cachecore.errors import CacheValueError
 from cachecore.types import Placement
-
-ORIGINS = (MemoryOrigin.ACLRT_MALLOC, MemoryOrigin.VMM, MemoryOrigin.SUB_ALLOCATION, MemoryOrigin.UNKNOWN)
-PAGES = (4096, 2 << 20, None)
-ADDRESSES = (1 << 40, (1 << 40) + 4096, (1 << 40) + 1)
-
-
-@pytest.mark.parametrize(
-    ("origin", "page", "address", "is_blocks"), list(itertools.product(ORIGINS, PAGES, ADDRESSES, (True, False)))
-)
-def test_device_memory_is_accepted_at_any_address(origin, page, address, is_blocks):
-    request = RegistrationRequest("register", ((address, 8192),), Placement.DEVICE, True, is_blocks)
-    product.check_registration(request, [MemoryInfo(frozenset({Placement.DEVICE}), origin, page)])
 
 
 @pytest.mark.parametrize("origin", [MemoryOrigin.HOST_PLAIN, MemoryOrigin.UNKNOWN])

@@ -1,6 +1,5 @@
-"""Every cell of: product line x transport x origin x aligned or not x register function."""
-
-import itertools
+"""What options change in the alignment rule, and host memory. Which device memory is accepted says the table in
+tests/backends/test_registration_table.py, for every product."""
 
 import pytest
 from cachecore_ascend_a2a3.product import HUGE_PAGE, MisalignedMemoryWarning, ProductLine, Rules, Transport
@@ -11,28 +10,6 @@ from cachecore.types import Placement
 
 PAGE, HUGE = 4096, HUGE_PAGE
 BASE = 64 * HUGE
-DEVICE_ORIGINS = (MemoryOrigin.ACLRT_MALLOC, MemoryOrigin.VMM, MemoryOrigin.SUB_ALLOCATION, MemoryOrigin.UNKNOWN)
-# Page size as the runtime tells it, and an address that is on such a page or only 512 bytes behind it. The last one
-# lies on a 4 KiB page and on no huge one.
-PLACES = {
-    "huge page, aligned": (HUGE, BASE, True, True),
-    "huge page, misaligned": (HUGE, BASE + 512, False, False),
-    "small page, aligned": (PAGE, BASE + PAGE, True, False),
-    "small page, misaligned": (PAGE, BASE + PAGE + 512, False, False),
-    "page not known, 2 MiB aligned": (None, BASE, True, True),
-    "page not known, 4 KiB aligned": (None, BASE + PAGE, False, False),
-}
-TABLE = list(itertools.product(ProductLine, Transport, DEVICE_ORIGINS, PLACES, (True, False)))
-
-
-def expected(transport, origin, place, is_blocks):
-    """Accepted or not, from the sentences of the manual."""
-    _, _, on_its_page, on_2_mib = PLACES[place]
-    if transport is Transport.ROCE:
-        return True
-    if not is_blocks:
-        return on_2_mib
-    return origin is MemoryOrigin.ACLRT_MALLOC or on_its_page
 
 
 def request(address, *, is_blocks=True, placement=Placement.DEVICE, remote=True, function=None):
@@ -43,37 +20,6 @@ def request(address, *, is_blocks=True, placement=Placement.DEVICE, remote=True,
 def infos(origin, page_size, reason=""):
     good = MemoryInfo(frozenset({Placement.DEVICE}), MemoryOrigin.ACLRT_MALLOC, HUGE)
     return [good, MemoryInfo(frozenset({Placement.DEVICE}), origin, page_size, reason=reason)]
-
-
-@pytest.mark.parametrize(
-    ("line", "transport", "origin", "place", "is_blocks"),
-    TABLE,
-    ids=[f"{a.name}-{b.name}-{c.name}-{d}-{'blocks' if e else 'contiguous'}" for a, b, c, d, e in TABLE],
-)
-def test_cell(line, transport, origin, place, is_blocks):
-    page_size, address, _, _ = PLACES[place]
-    rules = Rules(line, transport)
-    if expected(transport, origin, place, is_blocks):
-        rules.check(request(address, is_blocks=is_blocks), infos(origin, page_size))
-        return
-    required = HUGE if not is_blocks or page_size is None else page_size
-    with pytest.raises(AlignmentError) as caught:
-        rules.check(request(address, is_blocks=is_blocks), infos(origin, page_size))
-    error = caught.value
-    assert (error.tensor_index, error.address, error.alignment) == (1, address, required)
-    assert error.origin == origin.value
-    text = str(error)
-    for part in (
-        "addrs[1]",
-        f"{address:#x}",
-        origin.value,
-        "page size",
-        f"{address % required} bytes behind",
-        f"{required - address % required} before",
-        "allocate_aligned",
-        "aligned_view",
-    ):
-        assert part in text, part
 
 
 def test_memory_that_does_not_travel_is_not_asked_to_be_aligned():
