@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from cachecore.errors import NotSupportedError
 from cachecore.outcome import Outcome
 from cachecore.planning import CopyPlan
 from cachecore.types import Placement
@@ -124,8 +125,11 @@ class Capabilities:
         device_alignment: The same for device memory.
         remote_access_optional: Whether a cache may be registered with remote_accessible=False.
         allocate_caches: Whether the product offers allocated caches.
-        copy_and_swap_blocks: Whether the product offers copy_blocks and swap_blocks.
+        copy_and_swap_blocks: Whether the vendor's own manager copies and swaps on this product. cachecore's functions
+            need only `copy`, and work also where this is False.
         copy_failure_knowledge: What `copy` knows after a failure.
+        two_sided_lifetime: Whether pulls may consume keys (the option manager.remote_cache_accessible=False).
+        registration_status: Whether the product answers `query_register_mem_status`.
     """
 
     address_budget: Capability[int]
@@ -137,6 +141,8 @@ class Capabilities:
     allocate_caches: Capability[bool]
     copy_and_swap_blocks: Capability[bool]
     copy_failure_knowledge: Capability[Knowledge]
+    two_sided_lifetime: Capability[bool] = Capability(UNKNOWN, "the driver does not say")
+    registration_status: Capability[bool] = Capability(UNKNOWN, "the driver does not say")
 
 
 @dataclass(frozen=True)
@@ -238,6 +244,22 @@ class BackendDriver(abc.ABC):
     def quiescent(self, ticket: object) -> bool:
         """Whether the copy that returned `ticket` has stopped writing."""
         return True
+
+    def remap(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Renew the native mapping of device memory that was repaired after a fault.
+
+        Args:
+            ranges: (address, bytes) of each piece.
+
+        Raises:
+            NotSupportedError: The product cannot. So do all at present.
+        """
+        raise NotSupportedError(
+            f"remap_registered_memory: {self.name} has no memory whose mapping could be renewed. Unregister the caches "
+            "that lie in it, repair or replace the memory, and register them again",
+            product=self.name,
+            feature="remap_registered_memory",
+        )
 
     def close(self) -> None:
         """Give everything back. The manager calls it once, last."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from cachecore import _arguments as arguments
+from cachecore import options as manager_options
 from cachecore import plugins, selection
 from cachecore.api.base import DEFAULT_TIMEOUT
 from cachecore.api.linking import LinkingMethods
@@ -52,7 +53,8 @@ class CacheManager(RegisteringMethods, LinkingMethods, PullingMethods):
         listen: "host:port" where peers may link, port 0 = any free one, "[::1]:0" for IPv6; None = do not listen.
         security: Keys for addresses other than loopback.
         insecure: Allow unencrypted, unauthenticated links; warned about each time.
-        options: Driver and engine options by dotted name, for example {"local.allow_reader": "any"}.
+        options: Options by dotted name: of the manager ({"manager.remote_cache_accessible": False}, see
+            docs/allocation.md), of drivers and engines ({"local.allow_reader": "any"}).
 
     Attributes:
         backend: The driver in use, with `.name`.
@@ -95,6 +97,7 @@ class CacheManager(RegisteringMethods, LinkingMethods, PullingMethods):
         self._engines: list[EngineBinding] = []
         try:
             self.backend.bind_thread()
+            self._options = manager_options.read(checked, self.backend)
             self._engines = selection.make_engines(engine, self.backend, found, checked)
             self._registry = Registry(self._cluster_id, self.backend, self._engines, found.policies)
             self._transfers = Transfers(self.backend, self._registry)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cachecore import options as manager_options
 from cachecore.driver import BackendDriver, DeviceInfo, DriverSpec
 from cachecore.engine import EngineBinding, EngineSpec
 from cachecore.errors import BackendError, CacheTypeError, CacheValueError
@@ -129,7 +130,7 @@ def _nothing_matches(plugins: Plugins, devices: tuple[DeviceInfo, ...]) -> str:
 
 
 def checked_options(options: Mapping[str, object] | None, plugins: Plugins) -> dict[str, object]:
-    """A copy of `options` in which every name is one that an installed driver or engine knows.
+    """A copy of `options` in which every name is one that the manager, or an installed driver or engine, knows.
 
     Raises:
         CacheTypeError, CacheValueError: Not a mapping; an unknown name.
@@ -140,6 +141,7 @@ def checked_options(options: Mapping[str, object] | None, plugins: Plugins) -> d
         raise CacheTypeError(f"options is {type(options).__name__}; it must be a mapping of dotted names")
     specs: tuple[DriverSpec | EngineSpec, ...] = plugins.drivers + plugins.engines
     known = {f"{spec.name}.{option}" for spec in specs for option in spec.option_names}
+    known |= {f"{manager_options.PREFIX}.{option}" for option in manager_options.OPTION_NAMES}
     for name in options:
         if name not in known:
             raise CacheValueError(f"options has the unknown name {name!r}; known: {', '.join(sorted(known)) or 'none'}")

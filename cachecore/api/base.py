@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from cachecore.driver import BackendDriver
     from cachecore.events import Listeners
+    from cachecore.options import ManagerOptions
     from cachecore.peers import Peers
     from cachecore.registrar import Registrar
     from cachecore.registry import Registry
@@ -27,6 +28,7 @@ class ManagerParts:
     backend: BackendDriver
     _cluster_id: int
     _listeners: Listeners
+    _options: ManagerOptions
     _peers: Peers
     _registrar: Registrar
     _registry: Registry

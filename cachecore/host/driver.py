@@ -201,6 +201,8 @@ def _capabilities(alignment: int) -> Capabilities:
         allocate_caches=Capability(True, _HERE),
         copy_and_swap_blocks=Capability(True, _HERE),
         copy_failure_knowledge=Capability(Knowledge.EXACT, "process_vm_readv(2): a partial count ends at the bad page"),
+        two_sided_lifetime=Capability(True, _HERE),
+        registration_status=Capability(True, f"{_HERE}: registrations are complete when the call returns"),
     )
 
 

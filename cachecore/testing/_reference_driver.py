@@ -56,6 +56,8 @@ class ReferenceDriver(BackendDriver):
             allocate_caches=Capability(True, _SOURCE),
             copy_and_swap_blocks=Capability(True, _SOURCE),
             copy_failure_knowledge=Capability(Knowledge.EXACT, _SOURCE),
+            two_sided_lifetime=Capability(True, _SOURCE),
+            registration_status=Capability(True, _SOURCE),
         )
 
     def describe(self, ranges: Sequence[tuple[int, int]]) -> list[MemoryInfo]:

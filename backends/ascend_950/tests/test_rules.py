@@ -41,3 +41,4 @@ def test_every_capability_has_a_source_and_says_what_is_not_supported():
     assert all(getattr(capabilities, name).source for name in type(capabilities).__dataclass_fields__)
     assert capabilities.allocate_caches.value is False and capabilities.copy_and_swap_blocks.value is False
     assert capabilities.remote_access_optional.value is False
+    assert capabilities.two_sided_lifetime.value is False and capabilities.registration_status.value is False

@@ -5,7 +5,17 @@ import dataclasses
 import pytest
 from cachecore_ascend_a2a3 import options
 from cachecore_ascend_a2a3.driver import create_driver
-from cachecore_ascend_a2a3.product import A2_SOCS, A3_SOCS, HUGE_PAGE, Transport, host_byte_limit, product_line, serves
+from cachecore_ascend_a2a3.product import (
+    A2_SOCS,
+    A3_SOCS,
+    HUGE_PAGE,
+    ProductLine,
+    Transport,
+    capabilities,
+    host_byte_limit,
+    product_line,
+    serves,
+)
 
 from cachecore.driver import Capability, DeviceInfo, MemoryOrigin
 from cachecore.errors import CacheTypeError, CacheValueError
@@ -46,10 +56,27 @@ def test_aligned_memory_satisfies_the_rule_and_is_known_as_aclrt_malloc(driver):
 
 
 def test_every_capability_has_a_source(driver):
-    capabilities = driver.capabilities()
-    assert all(getattr(capabilities, field.name).source for field in dataclasses.fields(capabilities))
-    assert capabilities.address_budget.value == 240
-    assert capabilities.max_registered_device_bytes.value == 50 << 30
+    facts = driver.capabilities()
+    assert all(getattr(facts, field.name).source for field in dataclasses.fields(facts))
+    assert facts.address_budget.value == 240
+    assert facts.max_registered_device_bytes.value == 50 << 30
+
+
+@pytest.mark.parametrize(
+    ("line", "transport", "may"),
+    [
+        (ProductLine.A2, Transport.HCCS, True),
+        (ProductLine.A2, Transport.ROCE, True),
+        (ProductLine.A3, Transport.HCCS, False),
+        (ProductLine.A3, Transport.ROCE, True),
+    ],
+)
+def test_keys_may_be_consumed_on_a2_and_on_a3_over_roce(line, transport, may):
+    fact = Capability(None, "a test")
+    facts = capabilities(
+        line, transport, host_bytes=fact, host_alignment=fact, device_alignment=fact, copy_knowledge=fact
+    )
+    assert facts.two_sided_lifetime.value is may
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from cachecore_ascend_runtime.hixl_profile import EVERY_PAIR, HixlProfile
 from cachecore_ascend_runtime.runtime import Runtime
 
 from cachecore.driver import BackendDriver, Capabilities, Capability, MemoryInfo, RegistrationRequest
-from cachecore.errors import BackendError
+from cachecore.errors import BackendError, NotSupportedError
 from cachecore_ascend_950 import product
 
 __all__ = ["Ascend950Driver", "create_driver"]
@@ -50,6 +50,19 @@ class Ascend950Driver(AscendDriver):
     def check_registration(self, request: RegistrationRequest, infos: Sequence[MemoryInfo]) -> None:
         """See `product.check_registration`."""
         product.check_registration(request, infos)
+
+    def remap(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Refuse: the vendor's manual says that the product does not have it.
+
+        Raises:
+            NotSupportedError: Always.
+        """
+        raise NotSupportedError(
+            f"remap_registered_memory is not supported on {product.PRODUCT} (CANN 9.x manual). Unregister the caches that "
+            "lie in the memory, repair it, and register them again",
+            product=product.PRODUCT,
+            feature="remap_registered_memory",
+        )
 
     def hixl_profile(self) -> HixlProfile:
         """How the product uses the HIXL engine: over UB, between all placements; it must be told LocalCommRes."""

@@ -27,6 +27,7 @@ PRODUCT = "Ascend 950PR/950DT"
 PROTOCOLS = ("ub_ctp:device", "ub_ctp:host")
 
 _REGISTER_PAGE = "CANN 9.x manual, register_blocks_cache"
+_STATUS_PAGE = "CANN 9.1.0 manual, product table of query_register_mem_status"
 _FEATURE_PAGES = "CANN 9.1.0 manual, product tables of allocate_blocks_cache, copy_blocks and swap_blocks"
 
 
@@ -77,4 +78,6 @@ def capabilities(
         allocate_caches=Capability(False, _FEATURE_PAGES),
         copy_and_swap_blocks=Capability(False, _FEATURE_PAGES),
         copy_failure_knowledge=copy_knowledge,
+        two_sided_lifetime=Capability(False, f"CANN 9.x manual: remote access cannot be switched off on {PRODUCT}"),
+        registration_status=Capability(False, f"{_STATUS_PAGE}: not for {PRODUCT}, which has no bilateral links"),
     )

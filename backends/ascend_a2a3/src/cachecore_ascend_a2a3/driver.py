@@ -10,7 +10,7 @@ from cachecore_ascend_runtime.hixl_profile import DEVICE_TO_DEVICE, EVERY_PAIR, 
 from cachecore_ascend_runtime.runtime import Runtime
 
 from cachecore.driver import Allocation, BackendDriver, Capabilities, Capability, MemoryInfo, RegistrationRequest
-from cachecore.errors import BackendError
+from cachecore.errors import BackendError, NotSupportedError
 from cachecore.types import Placement
 from cachecore_ascend_a2a3 import options as driver_options
 from cachecore_ascend_a2a3 import product
@@ -66,6 +66,19 @@ class A2A3Driver(AscendDriver):
     def check_registration(self, request: RegistrationRequest, infos: Sequence[MemoryInfo]) -> None:
         """See `product.Rules.check`."""
         self.rules.check(request, infos)
+
+    def remap(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Refuse: the vendor reserves the call, and no function of the runtime renews the mapping of a network card.
+
+        Raises:
+            NotSupportedError: Always.
+        """
+        raise NotSupportedError(
+            f"remap_registered_memory is reserved on {self.rules.line.value} (CANN 9.x manual: not supported yet). "
+            "Unregister the caches that lie in the memory, repair it, and register them again",
+            product=self.rules.line.value,
+            feature="remap_registered_memory",
+        )
 
     def malloc_policy(self, nbytes: int) -> MallocPolicy:
         """Memory meant for HCCS consists of huge pages only."""

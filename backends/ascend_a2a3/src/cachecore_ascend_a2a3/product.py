@@ -236,4 +236,16 @@ def capabilities(
         allocate_caches=yes,
         copy_and_swap_blocks=yes,
         copy_failure_knowledge=copy_knowledge,
+        two_sided_lifetime=_two_sided_lifetime(line, transport),
+        registration_status=Capability(
+            True, f"CANN 9.x manual, query_register_mem_status: product table, {line.value}"
+        ),
     )
+
+
+def _two_sided_lifetime(line: ProductLine, transport: Transport) -> Capability[bool]:
+    """Whether remote_cache_accessible may be False: on A2 always, on A3 over RoCE only."""
+    page = "CANN 9.x manual, enable_remote_cache_accessible"
+    if line is ProductLine.A3 and transport is Transport.HCCS:
+        return Capability(False, f"{page}: on {line.value} it may be off over RoCE only, and the transport is HCCS")
+    return Capability(True, f"{page}: {line.value} over {transport.value}")
