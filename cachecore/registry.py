@@ -6,118 +6,26 @@ belongs to the caller: descriptor, keys, tensors kept alive. Registering is all 
 
 from __future__ import annotations
 
-import enum
 import threading
 import time
-from array import array
 from collections.abc import Callable, Sequence
 
 from cachecore import _arguments as arguments
 from cachecore import rules
 from cachecore.driver import BackendDriver, RegistrationRequest
-from cachecore.engine import EngineBinding, Region, Registration
-from cachecore.errors import (
-    CacheBusyError,
-    CacheError,
-    CacheNotFoundError,
-    PlacementError,
-    RegistrationRefusedError,
-    StillReachableError,
-)
+from cachecore.engine import EngineBinding
+from cachecore.errors import CacheBusyError, CacheNotFoundError, PlacementError, RegistrationRefusedError
+from cachecore.local_caches import LocalCache, LocalLayers, Registered, State
 from cachecore.plugins import Policy
-from cachecore.shape import CacheShape
+from cachecore.regions import LocalRegion, NativeRegistrations
 from cachecore.tensors import TensorView
 from cachecore.types import BlocksCacheKey, Cache, CacheDesc, CacheKey, CacheKeyByIdAndIndex, Placement, TransferKey
 
-__all__ = ["LocalCache", "LocalRegion", "Registry", "State"]
+__all__ = ["LocalCache", "LocalLayers", "LocalRegion", "Registered", "Registry", "State", "busy_error"]
 
 
 #: Addresses over both register functions, from the vendor's register page; used where a driver does not know better.
 _DOCUMENTED_BUDGET = 240
-
-
-class State(enum.Enum):
-    """Life of a registered cache. RETIRING refuses new transfers and keeps the memory registered."""
-
-    LIVE = "live"
-    RETIRING = "retiring"
-    GONE = "gone"
-
-
-class LocalRegion:
-    """Native memory that at least one cache lies in."""
-
-    __slots__ = ("base", "nbytes", "placement", "references", "registrations", "remote_references")
-
-    def __init__(self, base: int, nbytes: int, placement: Placement) -> None:
-        self.base = base
-        self.nbytes = nbytes
-        self.placement = placement
-        self.references = 0
-        #: How many of the references are remotely accessible; the engines know the region while this is above 0.
-        self.remote_references = 0
-        self.registrations: list[tuple[EngineBinding, Registration]] = []
-
-    @property
-    def native(self) -> Region:
-        """The same as an engine sees it."""
-        return Region(self.base, self.nbytes, self.placement)
-
-
-class LocalCache:
-    """One registered cache. `state`, `running` and `regions` change only inside `Registry`."""
-
-    __slots__ = (
-        "addrs",
-        "blocks_key",
-        "cache",
-        "desc",
-        "keys",
-        "regions",
-        "remote_accessible",
-        "retirement",
-        "running",
-        "shape",
-        "state",
-        "tensors",
-        "withdrawn",
-    )
-
-    def __init__(
-        self,
-        cache: Cache,
-        blocks_key: BlocksCacheKey | None,
-        keys: tuple[CacheKey, ...],
-        remote_accessible: bool,
-        tensors: Sequence[TensorView],
-        regions: Sequence[LocalRegion],
-    ) -> None:
-        self.cache = cache
-        self.desc = desc = cache.cache_desc
-        self.addrs = tuple(cache.tensor_addrs)
-        self.shape = CacheShape(
-            f"cache {cache.cache_id}",
-            memoryview(array("Q", self.addrs)),
-            desc.shape,
-            desc.data_type,
-            desc.placement,
-            desc.batch_dim,
-            cache.is_blocks_cache,
-        )
-        self.blocks_key = blocks_key
-        self.keys = keys
-        self.remote_accessible = remote_accessible
-        self.tensors = tuple(tensors)
-        self.regions = tuple(regions)
-        self.state = State.LIVE
-        self.running = 0
-        #: Whether no peer uses it and none will: the catalogue no longer has it.
-        self.withdrawn = not remote_accessible
-        #: Held by the one thread that is unregistering it.
-        self.retirement = threading.Lock()
-
-    def __str__(self) -> str:
-        return f"cache {self.cache.cache_id}"
 
 
 class Registry:
@@ -135,7 +43,7 @@ class Registry:
     ) -> None:
         self._cluster_id = cluster_id
         self._driver = driver
-        self._engines = tuple((engine, _placements(engine)) for engine in engines)
+        self._natives = NativeRegistrations(engines)
         self._policies = tuple(policies)
         limits = driver.capabilities()
         self._address_budget = limits.address_budget.value_or(_DOCUMENTED_BUDGET)
@@ -234,7 +142,7 @@ class Registry:
     ) -> LocalCache:
         regions = [self._region(i, addr, desc) for i, addr in enumerate(addrs)]
         if remote_accessible:
-            self._register_native([region for region in regions if region.remote_references == 0])
+            self._natives.register([region for region in regions if region.remote_references == 0])
         with self._lock:
             self._last_id += 1
             cache = LocalCache(
@@ -262,38 +170,6 @@ class Registry:
                 f"cache_desc.placement is {desc.placement.name}. Register the same memory with one placement"
             )
         return region
-
-    def _register_native(self, regions: list[LocalRegion]) -> None:
-        made: list[tuple[LocalRegion, EngineBinding, Registration]] = []
-        try:
-            for engine, placements in self._engines:
-                # An engine is told of the memory it can move, for example no device memory where it only knows the host.
-                moved = [region for region in regions if region.placement in placements]
-                if not moved:
-                    continue
-                with engine.lock:
-                    registrations = engine.engine.register([region.native for region in moved])
-                made += [(r, engine, registration) for r, registration in zip(moved, registrations, strict=True)]
-        except BaseException as error:
-            self._roll_back(made, error)
-            raise
-        for region, engine, registration in made:
-            region.registrations.append((engine, registration))
-
-    def _roll_back(self, made: Sequence[tuple[LocalRegion, EngineBinding, Registration]], cause: BaseException) -> None:
-        stuck: list[tuple[Region, CacheError]] = []
-        for region, engine, registration in reversed(made):
-            try:
-                with engine.lock:
-                    engine.engine.deregister(registration)
-            except CacheError as error:
-                stuck.append((region.native, error))
-        if stuck:
-            listed = ", ".join(f"{region.base:#x} ({region.nbytes} bytes)" for region, _ in stuck)
-            raise StillReachableError(
-                f"registration failed ({cause}) and could not be undone for {listed}: {stuck[0][1]}. "
-                "Do not free this memory before the manager is closed"
-            ) from cause
 
     # --- looking up ----------------------------------------------------------------------------------------------
 
@@ -409,11 +285,7 @@ class Registry:
     def _remove(self, cache: LocalCache) -> None:
         for region in cache.regions:
             if cache.remote_accessible and region.remote_references == 1:
-                while region.registrations:
-                    engine, registration = region.registrations[-1]
-                    with engine.lock:
-                        engine.engine.deregister(registration)
-                    region.registrations.pop()
+                self._natives.deregister(region)
         with self._lock:
             for region in cache.regions:
                 region.references -= 1
@@ -422,11 +294,6 @@ class Registry:
                     del self._regions[region.base, region.nbytes]
             del self._caches[cache.cache.cache_id]
             cache.state = State.GONE
-
-
-def _placements(engine: EngineBinding) -> frozenset[Placement]:
-    pairs = engine.engine.capabilities().placement_pairs.value_or(frozenset())
-    return frozenset(placement for pair in pairs for placement in pair)
 
 
 def busy_error(caches: Sequence[LocalCache], peers: tuple[int, ...], why: str) -> CacheBusyError:
