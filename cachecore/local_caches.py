@@ -7,6 +7,7 @@ import threading
 from array import array
 from collections.abc import Sequence
 
+from cachecore.driver import Allocation
 from cachecore.layers import LayersCache
 from cachecore.regions import LocalRegion
 from cachecore.shape import CacheShape, LayersShape
@@ -25,7 +26,7 @@ class State(enum.Enum):
 
 
 class Registered:
-    """One registered cache of either kind. `state`, `running` and `regions` change only inside `Registry`.
+    """One registered cache of either kind. What changes does so only inside `Registry`.
 
     Attributes:
         cache: What the caller has.
@@ -38,13 +39,17 @@ class Registered:
         running: Transfers of this process that use it.
         withdrawn: Whether no peer uses it and none will: the catalogue no longer has it.
         retirement: Held by the one thread that is unregistering it.
+        allocation: Its memory, where the manager allocated it: one region, freed when the cache is removed.
+        released: Whether the caller gave it back and only its keys keep it.
     """
 
     __slots__ = (
+        "allocation",
         "blocks_key",
         "cache",
         "keys",
         "regions",
+        "released",
         "remote_accessible",
         "retirement",
         "running",
@@ -73,13 +78,20 @@ class Registered:
         self.running = 0
         self.withdrawn = not remote_accessible
         self.retirement = threading.Lock()
+        self.allocation: Allocation | None = None
+        self.released = False
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a key names it or one of its entries."""
+        return self.blocks_key is not None or not all(key.is_placeholder for key in self.keys)
 
     def __str__(self) -> str:
         return f"cache {self.cache.cache_id}"
 
 
 class LocalCache(Registered):
-    """A cache of the raw-address functions: all tensors have one shape, and each is a region."""
+    """A cache whose tensors have one shape: of the raw-address functions, where each is a region, or allocated."""
 
     __slots__ = ("addrs", "desc")
     cache: Cache
@@ -93,8 +105,10 @@ class LocalCache(Registered):
         remote_accessible: bool,
         tensors: Sequence[TensorView],
         regions: Sequence[LocalRegion],
+        allocation: Allocation | None = None,
     ) -> None:
         super().__init__(blocks_key, keys, remote_accessible, tensors, regions)
+        self.allocation = allocation
         self.cache = cache
         self.desc = desc = cache.cache_desc
         self.addrs = tuple(cache.tensor_addrs)
@@ -107,6 +121,11 @@ class LocalCache(Registered):
             desc.batch_dim,
             cache.is_blocks_cache,
         )
+
+    @property
+    def counted_addresses(self) -> int:
+        """How many addresses of the budget it uses: none of memory that the manager allocated."""
+        return len(self.addrs) if self.allocation is None else 0
 
 
 class LocalLayers(Registered):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from cachecore import _arguments as arguments
 from cachecore import rules
-from cachecore.driver import BackendDriver, RegistrationRequest
+from cachecore.driver import Allocation, BackendDriver, RegistrationRequest
 from cachecore.engine import EngineBinding
 from cachecore.errors import CacheBusyError, CacheNotFoundError, PlacementError, RegistrationRefusedError
 from cachecore.local_caches import LocalCache, LocalLayers, Registered, State
@@ -72,6 +72,7 @@ class Registry:
         keys: object = (),
         remote_accessible: bool,
         tensors: Sequence[TensorView] = (),
+        allocation: Allocation | None = None,
         joined: Callable[[LocalCache], None] = lambda cache: None,
     ) -> LocalCache:
         """Check everything, then register every region with every engine; all of it or nothing.
@@ -85,15 +86,23 @@ class Registry:
             keys: CacheKeys of a contiguous cache, not yet checked.
             remote_accessible: Whether peers may reach it.
             tensors: Owners to keep alive.
+            allocation: The memory, where the manager allocated it: it is registered as one region, does not count
+                against the address budget, and is freed by `remove`. On an error it stays the caller's to free, but
+                for a StillReachableError.
             joined: Called with the new cache before another registration can change anything.
         """
-        ranges = tuple((addr, desc.size) for addr in addrs)
-        new = [rules.OwnedRange(base, nbytes, f"addrs[{i}]") for i, (base, nbytes) in enumerate(ranges)]
+        if allocation is None:
+            ranges = tuple((addr, desc.size) for addr in addrs)
+            new = [rules.OwnedRange(base, nbytes, f"addrs[{i}]") for i, (base, nbytes) in enumerate(ranges)]
+        else:
+            ranges = ((allocation.address, allocation.nbytes),)
+            new = [rules.OwnedRange(allocation.address, allocation.nbytes, "the memory that was allocated")]
         with self._native:
             with self._lock:
                 caches = list(self._caches.values())
                 regions = list(self._regions.values())
-            rules.check_budget(sum(len(c.addrs) for c in caches), len(addrs), self._address_budget)
+            if allocation is None:
+                rules.check_budget(sum(c.counted_addresses for c in caches), len(addrs), self._address_budget)
             checked_key = rules.checked_blocks_key(
                 blocks_key, self._cluster_id, [c.blocks_key for c in caches if c.blocks_key is not None]
             )
@@ -106,9 +115,14 @@ class Registry:
                 sum(region.nbytes for region in same),
                 sum(nbytes for base, nbytes in ranges if (base, nbytes) not in known),
                 self._byte_limits[desc.placement],
+                name="addrs" if allocation is None else "cache_desc",
             )
             self._check_memory(RegistrationRequest(function, ranges, desc.placement, remote_accessible, is_blocks))
-            return self._join(desc, addrs, is_blocks, checked_key, checked_keys, remote_accessible, tensors, joined)
+            regions = [self._region(f"addrs[{i}]", *placed, desc.placement) for i, placed in enumerate(ranges)]
+            cache = Cache(self._last_id + 1, desc, addrs, is_blocks)
+            local = LocalCache(cache, checked_key, checked_keys, remote_accessible, tensors, regions, allocation)
+            self._join(local, joined)
+            return local
 
     def _owned(self, region: LocalRegion, caches: Sequence[LocalCache]) -> rules.OwnedRange:
         owners = ", ".join(str(c) for c in caches if region in c.regions)
@@ -129,45 +143,31 @@ class Registry:
                     f"{type(error).__name__}: {error}"
                 ) from error
 
-    def _join(
-        self,
-        desc: CacheDesc,
-        addrs: tuple[int, ...],
-        is_blocks: bool,
-        blocks_key: BlocksCacheKey | None,
-        keys: tuple[CacheKey, ...],
-        remote_accessible: bool,
-        tensors: Sequence[TensorView],
-        joined: Callable[[LocalCache], None],
-    ) -> LocalCache:
-        regions = [self._region(i, addr, desc) for i, addr in enumerate(addrs)]
-        if remote_accessible:
-            self._natives.register([region for region in regions if region.remote_references == 0])
+    def _join(self, cache: LocalCache, joined: Callable[[LocalCache], None]) -> None:
+        if cache.remote_accessible:
+            self._natives.register([region for region in cache.regions if region.remote_references == 0])
         with self._lock:
-            self._last_id += 1
-            cache = LocalCache(
-                Cache(self._last_id, desc, addrs, is_blocks), blocks_key, keys, remote_accessible, tensors, regions
-            )
+            self._last_id = cache.cache.cache_id
             self._caches[self._last_id] = cache
-            for region in regions:
+            for region in cache.regions:
                 self._regions[region.base, region.nbytes] = region
                 region.references += 1
-                region.remote_references += remote_accessible
+                region.remote_references += cache.remote_accessible
         try:
             joined(cache)
         except BaseException:
+            cache.allocation = None  # the caller frees what did not become a cache
             self._remove(cache)
             raise
-        return cache
 
-    def _region(self, index: int, base: int, desc: CacheDesc) -> LocalRegion:
-        region = self._regions.get((base, desc.size))
+    def _region(self, name: str, base: int, nbytes: int, placement: Placement) -> LocalRegion:
+        region = self._regions.get((base, nbytes))
         if region is None:
-            return LocalRegion(base, desc.size, desc.placement)
-        if region.placement is not desc.placement:
+            return LocalRegion(base, nbytes, placement)
+        if region.placement is not placement:
             raise PlacementError(
-                f"addrs[{index}] is {base:#x}, which a live cache registered as {region.placement.name}; "
-                f"cache_desc.placement is {desc.placement.name}. Register the same memory with one placement"
+                f"{name} is {base:#x}, which a live cache registered as {region.placement.name}; "
+                f"cache_desc.placement is {placement.name}. Register the same memory with one placement"
             )
         return region
 
@@ -186,6 +186,8 @@ class Registry:
             )
         if found.state is not State.LIVE:
             raise CacheNotFoundError(f"{name} is {cache!r}, which is being unregistered; it takes no new transfer")
+        if found.released:
+            raise CacheNotFoundError(f"{name} is {cache!r}, which was deallocated and waits for its keys to be used up")
         return found
 
     def by_key(self, key: TransferKey) -> tuple[LocalCache, int]:
@@ -230,8 +232,34 @@ class Registry:
     def usage(self) -> tuple[int, int, int]:
         """(caches, addresses, bytes) registered now."""
         with self._lock:
-            addresses = sum(len(cache.addrs) for cache in self._caches.values())
+            addresses = sum(cache.counted_addresses for cache in self._caches.values())
             return len(self._caches), addresses, sum(region.nbytes for region in self._regions.values())
+
+    # --- keys ----------------------------------------------------------------------------------------------------
+
+    def drop_key(self, key: CacheKey, cache_id: int | None = None) -> LocalCache | None:
+        """Take a key from the live cache that it names an entry of; the other keys keep their entries.
+
+        Args:
+            key: The key.
+            cache_id: Only if it names an entry of this cache.
+
+        Returns:
+            The cache, None when the key names none (any more).
+        """
+        with self._lock:
+            for cache in self._caches.values():
+                if cache.state is State.LIVE and key in cache.keys and cache_id in (None, cache.cache.cache_id):
+                    unused = CacheKey(key.cluster_id)
+                    cache.keys = tuple(unused if item == key else item for item in cache.keys)
+                    return cache
+        return None
+
+    def release(self, cache: LocalCache) -> bool:
+        """Note that the caller has given a cache back that keys still name; returns whether any does."""
+        with self._lock:
+            cache.released = cache.has_keys
+            return cache.released
 
     # --- counting transfers --------------------------------------------------------------------------------------
 
@@ -274,10 +302,11 @@ class Registry:
                 cache.state = State.RETIRING
 
     def remove(self, cache: LocalCache) -> None:
-        """Deregister what only this cache used, and forget it. Nothing may use it any more.
+        """Deregister what only this cache used, free what was allocated for it, forget it. Nothing may use it any more.
 
         Raises:
             StillReachableError: An engine cannot promise that; the cache stays, the call can be repeated.
+            CacheBusyError, EngineError: The driver cannot free the memory now; the same holds.
         """
         with self._native:
             self._remove(cache)
@@ -286,6 +315,8 @@ class Registry:
         for region in cache.regions:
             if cache.remote_accessible and region.remote_references == 1:
                 self._natives.deregister(region)
+        if cache.allocation is not None:
+            self._driver.free(cache.allocation)
         with self._lock:
             for region in cache.regions:
                 region.references -= 1

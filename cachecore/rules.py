@@ -67,7 +67,7 @@ def check_budget(used: int, asked: int, limit: int) -> None:
         )
 
 
-def check_bytes(placement: Placement, used: int, asked: int, limit: int | None) -> None:
+def check_bytes(placement: Placement, used: int, asked: int, limit: int | None, *, name: str = "addrs") -> None:
     """Refuse more registered bytes of one placement than the product can hold.
 
     Args:
@@ -75,13 +75,14 @@ def check_bytes(placement: Placement, used: int, asked: int, limit: int | None) 
         used: Bytes of it that are registered now.
         asked: Bytes of it this call would add; a range that is registered already adds nothing.
         limit: The driver's limit in bytes, None = none.
+        name: The parameter that asks for them, for messages.
 
     Raises:
         CacheValueError: With the limit, how many are used, asked for and left.
     """
     if limit is not None and used + asked > limit:
         raise CacheValueError(
-            f"addrs asks for {asked} bytes of {placement.name} memory; {used} of {limit} are registered, "
+            f"{name} asks for {asked} bytes of {placement.name} memory; {used} of {limit} are registered, "
             f"{limit - used} are left. Unregister a cache, or register a smaller one"
         )
 
