@@ -31,6 +31,8 @@ __all__ = [
     "CacheValueError",
     "EngineError",
     "ForkedProcessError",
+    "LeaseExpiredError",
+    "LinkBusyError",
     "LinkFailedError",
     "LinkLostError",
     "ManagerClosedError",
@@ -43,6 +45,7 @@ __all__ = [
     "RegistrationRefusedError",
     "StatusCode",
     "StillReachableError",
+    "TransferCancelledError",
     "TransferError",
     "TransferTimeoutError",
 ]
@@ -197,6 +200,10 @@ class CacheNotFoundError(CacheError, KeyError):
     default_status = StatusCode.KV_CACHE_NOT_EXIST
 
 
+class LeaseExpiredError(CacheNotFoundError):
+    """A block lease has expired, was released, or ended with the manager that granted it; nothing was moved."""
+
+
 class CacheKeyExistsError(CacheValueError):
     """The key names another live cache already."""
 
@@ -255,6 +262,12 @@ class AuthenticationError(LinkFailedError, PermissionError):
     """The two sides do not share keys, or no keys were given where they must be."""
 
 
+class LinkBusyError(CacheError, ConnectionError):
+    """The peer has no room for a message now: nothing was delivered and the call can be repeated."""
+
+    default_status = StatusCode.LINK_BUSY
+
+
 class CacheTimeoutError(CacheError, TimeoutError):
     """A deadline passed while waiting; nothing was changed by the wait."""
 
@@ -268,8 +281,10 @@ class TransferError(CacheError):
     """A transfer ended without moving everything.
 
     Attributes:
-        outcome: What the engine knows (`cachecore.Outcome`), None when nothing was started.
-        landed: Destination blocks that hold the new content.
+        outcome: What the engine knows (`cachecore.Outcome`), None when nothing was started. Of a transfer that goes
+            layer by layer it is about the layer that failed.
+        landed: Destination blocks that hold the new content. Tensor indexes are those of the cache that the caller
+            gave: the destination of a pull, the source of a push.
         unknown: Destination blocks that may hold old, new or mixed content. They stay quarantined while the
             engine can still write them.
     """
@@ -291,6 +306,10 @@ class TransferTimeoutError(TransferError, TimeoutError):
     """The deadline passed before everything had moved."""
 
     default_status = StatusCode.TIMEOUT
+
+
+class TransferCancelledError(TransferError):
+    """Somebody cancelled the transfer, or the manager was closed before it started."""
 
 
 class LinkLostError(TransferError, ConnectionError):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from cachecore.errors import CacheError, CacheNotFoundError, CacheValueError
 from cachecore.peers.messages import MAX_CATALOGUE_BYTES, Changes, Snapshot, encode
 from cachecore.peers.records import CacheRecord
@@ -52,14 +54,10 @@ class Catalogue:
             CacheError: A cache id was published before; ids are never used twice.
             CacheValueError: The catalogue would not fit one message.
         """
-        sizes = {record.cache_id: len(encode(Snapshot(0, 0, (record,)))) for record in records}
+        sizes = {record.cache_id: _size(record) for record in records}
         if len(sizes) != len(records) or not self._records.keys().isdisjoint(sizes):
             raise CacheError(f"cache ids {sorted(record.cache_id for record in records)} were published before")
-        if self._bytes + sum(sizes.values()) > MAX_CATALOGUE_BYTES:
-            raise CacheValueError(
-                f"the description of all remotely accessible caches would need {self._bytes + sum(sizes.values())} "
-                f"bytes of at most {MAX_CATALOGUE_BYTES}; register fewer tensors, or with remote_accessible=False"
-            )
+        self._check_total(sum(sizes.values()))
         if not records:
             return
         self.number += 1
@@ -68,6 +66,34 @@ class Catalogue:
             self._added_at[record.cache_id] = self.number
         self._sizes.update(sizes)
         self._bytes += sum(sizes.values())
+
+    def replace(self, record: CacheRecord) -> bool:
+        """Publish other keys of a published cache; one change, and none where the keys are those it has.
+
+        Returns:
+            Whether anything changed.
+
+        Raises:
+            CacheNotFoundError: The cache is not published.
+            CacheError: More than the keys differs: what readers rely on never changes under one id.
+            CacheValueError: The catalogue would not fit one message.
+        """
+        cache_id = record.cache_id
+        old = self._records.get(cache_id)
+        if old is None:
+            raise CacheNotFoundError(f"cache {cache_id} is not published; published are {sorted(self._records)[:20]}")
+        if msgspec.structs.replace(old, keys=record.keys) != record:
+            raise CacheError(f"cache {cache_id} was published with another geometry; only its keys can change")
+        if old.keys == record.keys:
+            return False
+        size = _size(record)
+        self._check_total(size - self._sizes[cache_id])
+        self.number += 1
+        self._records[cache_id] = record
+        self._added_at[cache_id] = self.number
+        self._bytes += size - self._sizes[cache_id]
+        self._sizes[cache_id] = size
+        return True
 
     def retire(self, cache_ids: Iterable[int]) -> None:
         """Offer these no more; they are still there.
@@ -105,3 +131,14 @@ class Catalogue:
     def snapshot(self, request: int) -> Snapshot:
         """Everything."""
         return Snapshot(request, self.number, self.live)
+
+    def _check_total(self, more: int) -> None:
+        if self._bytes + more > MAX_CATALOGUE_BYTES:
+            raise CacheValueError(
+                f"the description of all remotely accessible caches would need {self._bytes + more} bytes of at most "
+                f"{MAX_CATALOGUE_BYTES}; register fewer tensors, or with remote_accessible=False"
+            )
+
+
+def _size(record: CacheRecord) -> int:
+    return len(encode(Snapshot(0, 0, (record,))))

@@ -38,6 +38,8 @@ from cachecore.peers.messages import (
     decode_owner_message,
     encode,
 )
+from cachecore.peers.request_messages import Answer
+from cachecore.peers.requests import Requests
 from cachecore.peers.service import Service
 from cachecore.peers.usage import CacheUsage
 
@@ -76,6 +78,8 @@ class Dialogue:
         self._peer = peer
         self._service, self._channel, self._token = service, channel, token
         self._timing, self._lease, self._usage, self._report = timing, lease, usage, report
+        #: What this reader asks of the owner.
+        self.requests = Requests(peer, service, token, self._send, self._lost_or_none)
         #: "LINKING", "LINKED", "STALLED" or "LOST".
         self.state = "LINKING"
         self.lost_because = ""
@@ -130,6 +134,7 @@ class Dialogue:
 
         self._service.submit(send)
         self._service.wait(future, deadline, f"{self._peer} did not confirm the link")
+        self.requests.writes = writes
 
     def say_goodbye(self, deadline: float) -> None:
         """Let the owner forget this reader at once. If it does not hear, it finds out by itself, later."""
@@ -216,8 +221,12 @@ class Dialogue:
         for future in (*waiting, self._ready, self._farewell):
             if future is not None:
                 self._service.settle(future, error=self.lost_error())
+        self.requests.fail(self.lost_error())
         if announce:
             self._report(EventKind.LOST, reason)
+
+    def _lost_or_none(self) -> LinkLostError | None:
+        return self.lost_error() if self.state == "LOST" else None
 
     def _mark_lost(self, reason: str) -> None:
         with self._lock:
@@ -240,6 +249,8 @@ class Dialogue:
             for request in [one for one in self._asked if one <= message.request]:
                 for future in self._asked.pop(request):
                     self._service.settle(future)
+        elif isinstance(message, Answer):
+            self.requests.answered(message)
         elif isinstance(message, Retiring):
             unknown = self._usage.retire(message.cache_ids)
             if unknown:
@@ -276,6 +287,7 @@ class Dialogue:
             self._ping()
         if self._to_ask:
             self._fetch()
+        self.requests.tick()
 
     def _ping(self) -> None:
         self._send_timed(lambda number: Ping(self._token, number))

@@ -20,11 +20,12 @@ from cachecore.peers.dialogue import Dialogue
 from cachecore.peers.events import EventKind, PeerEvent
 from cachecore.peers.liveness import Lease, Timing
 from cachecore.peers.messages import Welcome
+from cachecore.peers.records import EntryKeyRecord
 from cachecore.peers.remote import RemoteCache, RemoteEntry
 from cachecore.peers.service import Service
 from cachecore.peers.usage import CacheUsage
 from cachecore.peers.worker import Worker
-from cachecore.types import TransferKey
+from cachecore.types import CacheKey, TransferKey
 
 __all__ = ["Link"]
 
@@ -125,7 +126,7 @@ class Link:
 
     # --- the path of a transfer ----------------------------------------------------------------------------------
 
-    def lookup(self, key: TransferKey, *, deadline: float) -> RemoteEntry:
+    def lookup(self, key: TransferKey, *, deadline: float, group: str | None = None) -> RemoteEntry:
         """What `key` names at the peer.
 
         A hit sends nothing. A miss fetches the catalogue once.
@@ -133,6 +134,8 @@ class Link:
         Args:
             key: Its cluster id is not looked at.
             deadline: On `time.monotonic()`.
+            group: Of the cache of named layers that a BlocksCacheKey is to name; None for one whose tensors are all of
+                one shape.
 
         Returns:
             The cache and, for keys of a contiguous cache, the batch entry. The link's engine can reach it.
@@ -146,12 +149,12 @@ class Link:
         """
         if self.state == "LOST":
             raise self._lost_error()
-        entry = self._usage.find(key)
+        entry = self._usage.find(key, group)
         if entry is None:
             self.dialogue.refresh(deadline)
-            entry = self._usage.find(key)
+            entry = self._usage.find(key, group)
             if entry is None:
-                raise self._not_found(key)
+                raise self._not_found(key, group)
         if not entry.cache.usable:
             self._access.ensure(entry.cache, self._usage.check_offered, deadline)
         return entry
@@ -195,6 +198,56 @@ class Link:
         """An engine has found that the peer's process is gone: the link is lost, whatever its connection says."""
         with contextlib.suppress(ManagerClosedError):
             self._service.submit(partial(self.dialogue.lose, reason))
+
+    # --- what it asks of the owner -------------------------------------------------------------------------------
+
+    def will_write(self, deadline: float) -> None:
+        """Tell the owner, before the first write, that this manager also writes over this link.
+
+        From then on the owner never takes silence for the end of this manager, only proof. Asks once; later calls
+        return at once.
+
+        Raises:
+            LinkLostError, LinkBusyError, CacheTimeoutError: It did not confirm it; nothing may be written.
+        """
+        self.dialogue.requests.will_write(deadline)
+
+    def consume(self, cache: RemoteCache, batch_index: int, key: CacheKey, deadline: float) -> bool:
+        """Have the owner drop a key of one of its caches, because what it names has been taken.
+
+        Args:
+            cache: The cache.
+            batch_index: The entry that the key names.
+            key: The key; its cluster id is not looked at.
+            deadline: On `time.monotonic()`.
+
+        Returns:
+            Whether this call dropped it. Of several readers exactly one gets True. False also when the owner does not
+            let readers use up keys of this cache.
+
+        Raises:
+            LinkLostError, CacheTimeoutError: No answer came; the key may or may not be used up.
+            LinkBusyError: The peer takes no messages now; nothing was asked.
+            CacheError: The owner failed to drop it.
+        """
+        record = EntryKeyRecord(key.model_id, key.req_id, key.prefix_id, batch_index)
+        return self.dialogue.requests.consume(cache.cache_id, record, deadline)
+
+    def claim(self, lease_id: str, deadline: float) -> None:
+        """Keep the blocks of a lease until `release_claim`; one round trip. Each `claim` needs its `release_claim`.
+
+        A claim ends with the owner's session too: as for every read, what was read counts only if `lease_holds`
+        after the last byte.
+
+        Raises:
+            LeaseExpiredError: The owner grants it no more.
+            LinkLostError, LinkBusyError, CacheTimeoutError: It did not answer; nothing is claimed.
+        """
+        self.dialogue.requests.claim(lease_id, deadline)
+
+    def release_claim(self, lease_id: str) -> None:
+        """A transfer under a claim of this lease touches nothing any more. Waits for nothing."""
+        self.dialogue.requests.release_claim(lease_id)
 
     # --- being made and undone -----------------------------------------------------------------------------------
 
@@ -261,9 +314,10 @@ class Link:
     def _unlinking_error(self) -> CacheError:
         return NotLinkedError(f"cluster {self.identity.cluster_id} is being unlinked; no transfer can start")
 
-    def _not_found(self, key: TransferKey) -> CacheNotFoundError:
+    def _not_found(self, key: TransferKey, group: str | None) -> CacheNotFoundError:
+        layers = "" if group is None else f" with layers of group {group!r}"
         return CacheNotFoundError(
-            f"{key!r}: cluster {self.identity.cluster_id} at {self.address} offers no such cache; "
+            f"{key!r}{layers}: cluster {self.identity.cluster_id} at {self.address} offers no such cache; "
             f"{self._usage.describe_keys()}. Was it registered with this key and remote_accessible=True (the default for "
             "DEVICE memory only), and not unregistered since?"
         )

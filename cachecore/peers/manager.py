@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import threading
@@ -32,6 +33,7 @@ from cachecore.peers.service import Service
 from cachecore.peers.session import SessionInfo
 from cachecore.peers.sessions import Sessions
 from cachecore.peers.worker import Worker
+from cachecore.types import CacheKey
 
 __all__ = ["Peers"]
 
@@ -54,6 +56,9 @@ class Peers:
         events: Called with what happens to links and sessions, from one thread, one event at a time. Of a bound
             method the object is not kept alive.
         bind_thread: Called first in the thread that calls engines.
+        on_consumed: (cache id, key) -> whether the key was there and is dropped now. Called when a reader has taken what
+            a key names, for published caches and keys only, from one thread; never two at once. None: readers cannot
+            use up keys. Of a bound method the object is not kept alive.
         timing: Intervals.
 
     Raises:
@@ -71,6 +76,7 @@ class Peers:
         engines: Sequence[EngineBinding] = (),
         events: Callable[[Event], None] | None = None,
         bind_thread: Callable[[], None] | None = None,
+        on_consumed: Callable[[int, CacheKey], bool] | None = None,
         timing: Timing | None = None,
     ) -> None:
         self._identity = identity
@@ -94,6 +100,8 @@ class Peers:
             ProcessProof(engines, self._worker),
             self._schedule,
             self._tally.add,
+            self._worker,
+            _weakly(on_consumed),
         )
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -269,6 +277,20 @@ class Peers:
         self._check_alive()
         self._sessions.publish(added)
 
+    def republish(self, record: CacheRecord) -> None:
+        """Offer a published cache by other keys: one numbered change. Transfers that run on it are not disturbed.
+
+        Args:
+            record: The record it was published with, except for `keys`.
+
+        Raises:
+            CacheNotFoundError: It is not published.
+            CacheError: More than the keys differs.
+            CacheValueError: The whole catalogue would not fit one message.
+        """
+        self._check_alive()
+        self._sessions.republish(record)
+
     def retire(self, cache_ids: Iterable[int], *, deadline: float) -> None:
         """Take caches back: peers start nothing more on them, and this waits until what runs has ended.
 
@@ -322,6 +344,19 @@ class _Schedule:
     def __call__(self, function: Callable[[], None]) -> None:
         if self.service is not None:
             self.service.submit(function)
+
+
+def _weakly(method: Callable[[int, CacheKey], bool] | None) -> Callable[[int, CacheKey], bool] | None:
+    """A bound method without its object: a manager's own method would keep the manager's threads alive for ever."""
+    if not inspect.ismethod(method):
+        return method
+    reference = weakref.WeakMethod(method)
+
+    def call(cache_id: int, key: CacheKey) -> bool:
+        target = reference()
+        return target is not None and bool(target(cache_id, key))
+
+    return call
 
 
 def _offers(engines: Sequence[EngineBinding]) -> tuple[EngineOffer, ...]:

@@ -1,8 +1,9 @@
 """Every message between two managers, as typed records, and their bytes.
 
 A message is one frame: three bytes that say "cachecore link", one byte of protocol version, then msgpack of one of the
-records below. Nothing is pickled; unknown fields, wrong types and values out of range are refused before any code sees
-them. A frame of another version is recognised as such, so that both sides can say which versions met.
+records below or in `request_messages`. Nothing is pickled; unknown fields, wrong types and values out of range are
+refused before any code sees them. A frame of another version is recognised as such, so that both sides can say which
+versions met.
 """
 
 from __future__ import annotations
@@ -15,6 +16,18 @@ import msgspec
 
 from cachecore.engine import PeerIdentity
 from cachecore.peers.records import U64, CacheRecord, WireId
+from cachecore.peers.request_messages import (
+    Answer,
+    Claim,
+    Consume,
+    Notice,
+    NoticeResult,
+    Notify,
+    NotifyResult,
+    Release,
+    WillWrite,
+)
+from cachecore.peers.wire import Message, Proof, Text, Token
 
 __all__ = [
     "MAX_CATALOGUE_BYTES",
@@ -51,7 +64,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 _MAGIC: Final = b"CCL"
 #: Largest frame a listener takes from a reader, in bytes: readers only send short ones.
 MAX_READER_FRAME: Final = 1 << 20
@@ -60,9 +73,6 @@ MAX_OWNER_FRAME: Final = 64 << 20
 #: Largest encoded catalogue, in bytes: it must fit one frame beside everything else a Welcome says.
 MAX_CATALOGUE_BYTES: Final = 48 << 20
 
-_Token = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}\\Z")]
-_Proof = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}\\Z")]
-_Text = Annotated[str, msgspec.Meta(max_length=1000)]
 _Rank = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _CacheIds = tuple[U64, ...]
 
@@ -93,17 +103,13 @@ class Refusal(enum.Enum):
     CLOSING = "the listener is closing"
 
 
-class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
-class IdentityRecord(_Message, frozen=True):
+class IdentityRecord(Message, frozen=True):
     """`PeerIdentity` on the wire."""
 
     cluster_id: U64
     host: Annotated[str, msgspec.Meta(max_length=255)]
     pid: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-    incarnation: _Token
+    incarnation: Token
 
     @classmethod
     def of(cls, identity: PeerIdentity) -> IdentityRecord:
@@ -116,7 +122,7 @@ class IdentityRecord(_Message, frozen=True):
         return PeerIdentity(self.cluster_id, self.host, self.pid, self.incarnation)
 
 
-class EngineOffer(_Message, frozen=True):
+class EngineOffer(Message, frozen=True):
     """One engine of the owner: its wire id, the owner's rank for it, and what a reader's engine connects to."""
 
     wire_id: WireId
@@ -127,7 +133,7 @@ class EngineOffer(_Message, frozen=True):
 # --- from the reader ---------------------------------------------------------------------------------------------
 
 
-class Hello(_Message, frozen=True, tag="hello"):
+class Hello(Message, frozen=True, tag="hello"):
     """Asks for a link.
 
     Attributes:
@@ -137,11 +143,11 @@ class Hello(_Message, frozen=True, tag="hello"):
     """
 
     identity: IdentityRecord
-    challenge: _Token
-    ended: Annotated[tuple[_Token, ...], msgspec.Meta(max_length=1000)]
+    challenge: Token
+    ended: Annotated[tuple[Token, ...], msgspec.Meta(max_length=1000)]
 
 
-class Ready(_Message, frozen=True, tag="ready"):
+class Ready(Message, frozen=True, tag="ready"):
     """The reader's engine is connected; reads may begin as soon as this is answered.
 
     Attributes:
@@ -152,44 +158,44 @@ class Ready(_Message, frozen=True, tag="ready"):
         writes: The reader may also write: the owner then never takes silence for the end of it, only proof.
     """
 
-    session: _Token
+    session: Token
     sequence: U64
     wire_id: WireId | None
     endpoint: bytes
     writes: bool
 
 
-class Ping(_Message, frozen=True, tag="ping"):
+class Ping(Message, frozen=True, tag="ping"):
     """Asks for a Pong, which renews the lease from the moment this was sent."""
 
-    session: _Token
+    session: Token
     sequence: U64
 
 
-class Fetch(_Message, frozen=True, tag="fetch"):
+class Fetch(Message, frozen=True, tag="fetch"):
     """Asks for the whole catalogue."""
 
-    session: _Token
+    session: Token
     request: U64
 
 
-class Retired(_Message, frozen=True, tag="retired"):
+class Retired(Message, frozen=True, tag="retired"):
     """Nothing of this reader touches these caches any more, or ever will again."""
 
-    session: _Token
+    session: Token
     cache_ids: _CacheIds
 
 
-class Goodbye(_Message, frozen=True, tag="goodbye"):
+class Goodbye(Message, frozen=True, tag="goodbye"):
     """Nothing of this reader touches anything any more; the session ends."""
 
-    session: _Token
+    session: Token
 
 
 # --- from the owner ----------------------------------------------------------------------------------------------
 
 
-class Welcome(_Message, frozen=True, tag="welcome"):
+class Welcome(Message, frozen=True, tag="welcome"):
     """Accepts a Hello.
 
     Attributes:
@@ -203,36 +209,36 @@ class Welcome(_Message, frozen=True, tag="welcome"):
     """
 
     identity: IdentityRecord
-    session: _Token
-    proof: _Proof
+    session: Token
+    proof: Proof
     silence: Annotated[float, msgspec.Meta(gt=0, le=86400)]
     engines: Annotated[tuple[EngineOffer, ...], msgspec.Meta(max_length=64)]
     number: U64
     records: tuple[CacheRecord, ...]
 
 
-class Refused(_Message, frozen=True, tag="refused"):
+class Refused(Message, frozen=True, tag="refused"):
     """Declines a Hello. Understood by every version: it never changes."""
 
-    reason: _Text
-    detail: _Text
+    reason: Text
+    detail: Text
 
 
-class Linked(_Message, frozen=True, tag="linked"):
+class Linked(Message, frozen=True, tag="linked"):
     """Answers a Ready: the session counts from now on."""
 
     sequence: U64
     number: U64
 
 
-class Pong(_Message, frozen=True, tag="pong"):
+class Pong(Message, frozen=True, tag="pong"):
     """Answers a Ping; `number` shows a reader that it missed changes."""
 
     sequence: U64
     number: U64
 
 
-class Changes(_Message, frozen=True, tag="changes"):
+class Changes(Message, frozen=True, tag="changes"):
     """What changed from number `base` to `number`. A reader that is not at `base` fetches instead."""
 
     base: U64
@@ -241,7 +247,7 @@ class Changes(_Message, frozen=True, tag="changes"):
     removed: _CacheIds
 
 
-class Snapshot(_Message, frozen=True, tag="snapshot"):
+class Snapshot(Message, frozen=True, tag="snapshot"):
     """The whole catalogue, as answer to Fetch `request`; request 0 was not asked for."""
 
     request: U64
@@ -249,28 +255,44 @@ class Snapshot(_Message, frozen=True, tag="snapshot"):
     records: tuple[CacheRecord, ...]
 
 
-class Retiring(_Message, frozen=True, tag="retiring"):
+class Retiring(Message, frozen=True, tag="retiring"):
     """Start nothing more on these caches, and say Retired when what runs has ended. Repeated until answered."""
 
     cache_ids: _CacheIds
 
 
-class SessionGone(_Message, frozen=True, tag="gone"):
+class SessionGone(Message, frozen=True, tag="gone"):
     """The owner no longer counts on this reader: nothing it reads can be trusted from now on."""
 
-    reason: _Text
+    reason: Text
 
 
-class Farewell(_Message, frozen=True, tag="farewell"):
+class Farewell(Message, frozen=True, tag="farewell"):
     """Answers Goodbye."""
 
 
-class Probe(_Message, frozen=True, tag="probe"):
+class Probe(Message, frozen=True, tag="probe"):
     """Means nothing; sending it shows whether the connection is there."""
 
 
-ReaderMessage = Hello | Ready | Ping | Fetch | Retired | Goodbye
-OwnerMessage = Welcome | Refused | Linked | Pong | Changes | Snapshot | Retiring | SessionGone | Farewell | Probe
+ReaderMessage = (
+    Hello | Ready | Ping | Fetch | Retired | Goodbye | WillWrite | Consume | Claim | Release | Notify | NoticeResult
+)
+OwnerMessage = (
+    Welcome
+    | Refused
+    | Linked
+    | Pong
+    | Changes
+    | Snapshot
+    | Retiring
+    | SessionGone
+    | Farewell
+    | Probe
+    | Answer
+    | Notice
+    | NotifyResult
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _reader_decoder: msgspec.msgpack.Decoder[ReaderMessage] = msgspec.msgpack.Decoder(ReaderMessage)

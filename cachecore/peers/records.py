@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from typing import Annotated, Any
 
 import msgspec
 
 from cachecore.engine import Region, Registration, RemoteRegion
+from cachecore.peers.layer_records import LayersRecord
 from cachecore.types import NO_ID, BlocksCacheKey, CacheKey, DataType, Placement
 
 __all__ = ["BlocksKeyRecord", "CacheRecord", "EntryKeyRecord", "RegionRecord", "key_records", "region_records"]
@@ -75,6 +77,8 @@ class CacheRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         batch_dim: Dimension that counts batch entries.
         addrs: Start address of each tensor at the owner.
         regions: By wire id of each engine it is registered with, the regions its tensors lie in.
+        layers: The tensors of a cache of named layers; None for a cache whose tensors are all of one shape. With it
+            `shape` is the number of blocks, `data_type` DT_UINT8 and `addrs` empty: it says the rest.
     """
 
     cache_id: _CacheId
@@ -87,17 +91,35 @@ class CacheRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_dim: Annotated[int, msgspec.Meta(ge=0, le=31)]
     addrs: tuple[U64, ...]
     regions: dict[WireId, tuple[RegionRecord, ...]]
+    layers: LayersRecord | None = None
 
     def __post_init__(self) -> None:
-        if len(self.addrs) != self.num_tensors:
-            raise ValueError(f"{len(self.addrs)} addresses for {self.num_tensors} tensors")
         if self.batch_dim >= len(self.shape):
             raise ValueError(f"batch_dim {self.batch_dim} of {len(self.shape)} dimensions")
+        self._check_keys()
+        if self.layers is not None:
+            self._check_layers(self.layers)
+            return
+        if len(self.addrs) != self.num_tensors:
+            raise ValueError(f"{len(self.addrs)} addresses for {self.num_tensors} tensors")
         if self.data_type.itemsize == 0:
             raise ValueError(f"data type {self.data_type.name} has no fixed size")
         nbytes = self.tensor_bytes
         if not all(address and address + nbytes <= 2**64 for address in self.addrs):
             raise ValueError(f"a tensor of {nbytes} bytes is not within the address space")
+
+    def _check_layers(self, layers: LayersRecord) -> None:
+        uniform = (self.is_blocks, self.num_tensors, self.shape, self.data_type, self.batch_dim, self.addrs)
+        if uniform != (True, layers.num_tensors, (layers.num_blocks,), DataType.DT_UINT8, 0, ()):
+            raise ValueError("a cache of named layers that says something else beside its layers")
+        for wire_id, records in self.regions.items():
+            regions = sorted((record.base, record.base + record.nbytes) for record in records)
+            for address, nbytes in layers.ranges if regions else ():
+                found = bisect.bisect_right(regions, (address, 2**64)) - 1
+                if found < 0 or address + nbytes > regions[found][1]:
+                    raise ValueError(f"a tensor of {nbytes} bytes at {address:#x} is in no region of {wire_id}")
+
+    def _check_keys(self) -> None:
         for key in self.keys:
             if isinstance(key, BlocksKeyRecord) is not self.is_blocks:
                 raise ValueError("a blocks key for a contiguous cache, or the other way round")
@@ -117,6 +139,8 @@ class CacheRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """(address, bytes) of each tensor."""
+        if self.layers is not None:
+            return self.layers.ranges
         return tuple((address, self.tensor_bytes) for address in self.addrs)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cachecore.engine import RemoteRegion
 from cachecore.errors import CacheValueError
 from cachecore.peers.records import BlocksKeyRecord, CacheRecord
-from cachecore.shape import CacheShape
+from cachecore.shape import CacheShape, LayersShape
 from cachecore.types import NO_ID, BlocksCacheKey, CacheKey, CacheKeyByIdAndIndex, TransferKey
 
 __all__ = ["RemoteCache", "RemoteCatalogue", "RemoteEntry"]
@@ -23,7 +23,6 @@ class RemoteCache:
 
     Attributes:
         record: Its geometry and addresses.
-        bases: Start address of each tensor: read-only, packed native uint64, for planning.
         shape: Its layout, as planning sees it.
         regions: What the link's engine reaches it by; empty for a peer in this process.
         retiring: Whether nothing may be started on it any more.
@@ -34,7 +33,6 @@ class RemoteCache:
     __slots__ = (
         "__weakref__",
         "answer_owed",
-        "bases",
         "forgetting",
         "record",
         "regions",
@@ -47,16 +45,7 @@ class RemoteCache:
 
     def __init__(self, record: CacheRecord) -> None:
         self.record = record
-        self.bases = memoryview(array("Q", record.addrs)).toreadonly()
-        self.shape = CacheShape(
-            f"cache {record.cache_id} of the peer",
-            self.bases,
-            record.shape,
-            record.data_type,
-            record.placement,
-            record.batch_dim,
-            record.is_blocks,
-        )
+        self.shape = _shape(record)
         self.regions: tuple[RemoteRegion, ...] = ()
         self.retiring = False
         self.running = 0
@@ -83,8 +72,25 @@ class RemoteCache:
         return tuple(region.remote_region for region in self.record.regions.get(wire_id, ()))
 
     def __repr__(self) -> str:
+        if self.record.layers is not None:
+            return f"<RemoteCache {self.cache_id} {len(self.record.layers.names)} layers, {self.record.num_tensors} tensors>"
         kind = "blocks" if self.record.is_blocks else "contiguous"
         return f"<RemoteCache {self.cache_id} {kind} {self.record.num_tensors} x {list(self.record.shape)}>"
+
+
+def _shape(record: CacheRecord) -> CacheShape | LayersShape:
+    owner = f"cache {record.cache_id} of the peer"
+    if record.layers is not None:
+        return record.layers.shape(owner, record.placement)
+    return CacheShape(
+        owner,
+        memoryview(array("Q", record.addrs)).toreadonly(),
+        record.shape,
+        record.data_type,
+        record.placement,
+        record.batch_dim,
+        record.is_blocks,
+    )
 
 
 class RemoteEntry(NamedTuple):
@@ -101,6 +107,8 @@ class RemoteCatalogue:
         self.number = 0
         self._by_id: dict[int, RemoteCache] = {}
         self._blocks: dict[int, RemoteEntry] = {}
+        #: Caches of named layers, by model id and group.
+        self._groups: dict[tuple[int, str], RemoteEntry] = {}
         self._requests: dict[tuple[int, int], RemoteEntry] = {}
         self._prefixes: dict[tuple[int, int], RemoteEntry] = {}
 
@@ -116,14 +124,18 @@ class RemoteCatalogue:
         """The cache with this id."""
         return self._by_id.get(cache_id)
 
-    def find(self, key: TransferKey) -> RemoteEntry | None:
+    def find(self, key: TransferKey, group: str | None = None) -> RemoteEntry | None:
         """What the key names, None when it names nothing usable.
+
+        Args:
+            key: Which.
+            group: For a BlocksCacheKey: the group of a cache of named layers, None for a cache of one shape.
 
         Raises:
             CacheValueError: The key does not say what it means, or a batch index is out of range.
         """
         if isinstance(key, BlocksCacheKey):
-            entry = self._blocks.get(key.model_id)
+            entry = self._blocks.get(key.model_id) if group is None else self._groups.get((key.model_id, group))
         elif isinstance(key, CacheKey):
             if key.prefix_id == NO_ID:
                 if key.req_id == NO_ID:
@@ -153,7 +165,11 @@ class RemoteCatalogue:
         self._by_id[cache.cache_id] = cache
         for key in cache.record.keys:
             if isinstance(key, BlocksKeyRecord):
-                self._blocks[key.model_id] = RemoteEntry(cache, 0)
+                layers = cache.record.layers
+                if layers is None:
+                    self._blocks[key.model_id] = RemoteEntry(cache, 0)
+                else:
+                    self._groups[key.model_id, layers.group] = RemoteEntry(cache, 0)
                 continue
             entry = RemoteEntry(cache, key.batch_index)
             if key.req_id != NO_ID:
@@ -161,10 +177,19 @@ class RemoteCatalogue:
             if key.prefix_id != NO_ID:
                 self._prefixes[key.model_id, key.prefix_id] = entry
 
+    def rename(self, cache: RemoteCache, record: CacheRecord) -> None:
+        """Give a cache that stays as it is the keys of `record`.
+
+        A look-up in between finds the cache by neither, which makes it ask the owner; it never finds another cache.
+        """
+        self.unname(cache)
+        cache.record = record
+        self.add(cache)
+
     def unname(self, cache: RemoteCache) -> None:
         """Forget the keys of a cache; it stays known by its id."""
-        index: dict[int, RemoteEntry] | dict[tuple[int, int], RemoteEntry]
-        for index in (self._blocks, self._requests, self._prefixes):
+        index: dict[int, RemoteEntry] | dict[tuple[int, str], RemoteEntry] | dict[tuple[int, int], RemoteEntry]
+        for index in (self._blocks, self._groups, self._requests, self._prefixes):
             stale: Iterable[object] = [key for key, entry in index.items() if entry.cache is cache]
             for key in stale:
                 del index[key]  # type: ignore[arg-type]  # keys of this very index
@@ -178,12 +203,16 @@ class RemoteCatalogue:
     def describe_keys(self) -> str:
         """The keys that exist, as far as a message can show them."""
         names = [f"BlocksCacheKey(model_id={model})" for model in islice(self._blocks, _SHOWN)]
+        names += [
+            f"BlocksCacheKey(model_id={model}) with layers of group {group!r}"
+            for model, group in islice(self._groups, _SHOWN)
+        ]
         names += [f"CacheKey(req_id={req}, model_id={model})" for model, req in islice(self._requests, _SHOWN)]
         names += [f"CacheKey(prefix_id={prefix}, model_id={model})" for model, prefix in islice(self._prefixes, _SHOWN)]
         ids = [str(number) for number in islice(self._by_id, _SHOWN)]
         if not ids:
             return "it offers no cache at all"
-        more = len(self._blocks) + len(self._requests) + len(self._prefixes) - len(names[:_SHOWN])
+        more = len(self._blocks) + len(self._groups) + len(self._requests) + len(self._prefixes) - len(names[:_SHOWN])
         keys = ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "") if names else "none"
         return (
             f"keys that exist: {keys}; cache ids that exist: {', '.join(ids)}{' ...' if len(self._by_id) > 5 else ''}"

@@ -7,14 +7,18 @@ of its connection alone proves nothing: the process may still be reading.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from cachecore.engine import PeerIdentity
 from cachecore.errors import CacheBusyError, CacheError
 from cachecore.peers import process
+from cachecore.peers.answering import Answering, ReaderQuestion
 from cachecore.peers.catalogue import Catalogue
 from cachecore.peers.events import EventKind, PeerEvent
 from cachecore.peers.listener import Delivery, Listener
@@ -46,8 +50,10 @@ from cachecore.peers.messages import (
     encode,
 )
 from cachecore.peers.proof import ProcessProof
-from cachecore.peers.records import CacheRecord
+from cachecore.peers.records import CacheRecord, EntryKeyRecord
 from cachecore.peers.session import Session, SessionInfo, busy_error
+from cachecore.peers.worker import Worker
+from cachecore.types import CacheKey
 
 __all__ = ["Sessions"]
 
@@ -64,6 +70,8 @@ class Sessions:
         proof: What the engines know about the processes of readers.
         schedule: Runs a function in the service thread.
         notify: Takes events; never waits.
+        worker: For what may wait.
+        on_consumed: See `Peers`.
     """
 
     def __init__(
@@ -74,6 +82,8 @@ class Sessions:
         proof: ProcessProof,
         schedule: Callable[[Callable[[], None]], None],
         notify: Callable[[PeerEvent], None],
+        worker: Worker,
+        on_consumed: Callable[[int, CacheKey], bool] | None = None,
     ) -> None:
         self._identity = identity
         self._timing = timing
@@ -89,6 +99,9 @@ class Sessions:
         self._closing = False
         self._failure: CacheError | None = None
         self._logged_at = 0.0
+        self._answering = Answering(
+            identity.cluster_id, worker, on_consumed, self._offered, self._drop_key, self._answer_later
+        )
 
     # --- any thread ----------------------------------------------------------------------------------------------
 
@@ -104,6 +117,14 @@ class Sessions:
         with self._changed:
             self._check()
             self._catalogue.add(records)
+        self._schedule(self.push)
+
+    def republish(self, record: CacheRecord) -> None:
+        """Offer a published cache by other keys; see `Peers.republish`."""
+        with self._changed:
+            self._check()
+            if not self._catalogue.replace(record):
+                return
         self._schedule(self.push)
 
     def retire(self, cache_ids: Iterable[int], deadline: float) -> None:
@@ -271,6 +292,8 @@ class Sessions:
         elif isinstance(message, Goodbye):
             self._send(session, Farewell())
             self._end(session, "the peer has unlinked", tell=False)
+        elif isinstance(message, ReaderQuestion):
+            self._answering.handle(session, message)
 
     def _ready(self, session: Session, message: Ready) -> None:
         if session.ready:
@@ -305,6 +328,29 @@ class Sessions:
     def _answer(self, routing_id: bytes, message: OwnerMessage) -> None:
         if self._listener is not None:
             self._listener.send(routing_id, encode(message))
+
+    def _answer_later(self, session: Session, message: OwnerMessage) -> None:
+        """Send an answer, behind the changes that it is about. From any thread."""
+
+        def send() -> None:
+            with self._changed:
+                self._update(session)
+                self._send(session, message)
+
+        with contextlib.suppress(CacheError):  # without a service thread there is no connection
+            self._schedule(send)
+
+    def _offered(self, cache_id: int) -> CacheRecord | None:
+        return None if cache_id in self._catalogue.retiring else self._catalogue.record(cache_id)
+
+    def _drop_key(self, cache_id: int, key: EntryKeyRecord) -> None:
+        with self._changed:
+            record = self._catalogue.record(cache_id)
+            if record is not None:
+                self._catalogue.replace(
+                    msgspec.structs.replace(record, keys=tuple(one for one in record.keys if one != key))
+                )
+        self._schedule(self.push)
 
     def _probe(self, session: Session) -> bool:
         """Whether the session's connection is there."""

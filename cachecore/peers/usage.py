@@ -68,9 +68,9 @@ class CacheUsage:
         with self._lock:
             return tuple(self._catalogue.caches)
 
-    def find(self, key: TransferKey) -> RemoteEntry | None:
+    def find(self, key: TransferKey, group: str | None = None) -> RemoteEntry | None:
         """As `RemoteCatalogue.find`."""
-        return self._catalogue.find(key)
+        return self._catalogue.find(key, group)
 
     def describe_keys(self) -> str:
         """As `RemoteCatalogue.describe_keys`."""
@@ -185,8 +185,12 @@ class CacheUsage:
 
     def _add(self, records: Iterable[CacheRecord]) -> None:
         for record in records:
-            if self._catalogue.get(record.cache_id) is None:
+            cache = self._catalogue.get(record.cache_id)
+            if cache is None:
                 self._catalogue.add(RemoteCache(record))
+            elif record.keys != cache.record.keys and not cache.retiring:
+                # Transfers that run on it are not touched: it is the same object, with other names.
+                self._catalogue.rename(cache, record)
 
     def _withdraw(self, cache: RemoteCache | None) -> None:
         if cache is not None:

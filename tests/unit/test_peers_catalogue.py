@@ -1,10 +1,11 @@
+import msgspec
 import pytest
 
 from cachecore.errors import CacheError, CacheNotFoundError, CacheValueError
 from cachecore.peers import catalogue as module
 from cachecore.peers.catalogue import Catalogue
 from cachecore.peers.messages import Changes, Snapshot
-from cachecore.peers.records import CacheRecord
+from cachecore.peers.records import CacheRecord, EntryKeyRecord
 from cachecore.types import DataType, Placement
 
 
@@ -77,3 +78,21 @@ def test_a_catalogue_that_would_not_fit_a_message_is_refused_before_it_is_sent(m
     assert (catalogue.number, ids(catalogue.snapshot(0))) == (1, [1])
     catalogue.remove([1])
     catalogue.add([record(2, bytes(3000))])
+
+
+def test_other_keys_of_a_cache_are_one_change_and_nothing_else_of_it_can_change(monkeypatch):
+    catalogue = Catalogue()
+    catalogue.add([record(1), record(2)])
+    named = msgspec.structs.replace(record(1), keys=(EntryKeyRecord(0, 5, 6, 0),))
+    assert catalogue.replace(named) and not catalogue.replace(named)
+    assert catalogue.since(1) == Changes(1, 2, (named,), ())
+    with pytest.raises(CacheError, match="another geometry"):
+        catalogue.replace(msgspec.structs.replace(named, addrs=(8192,)))
+    with pytest.raises(CacheNotFoundError, match="cache 3 is not published"):
+        catalogue.replace(record(3))
+    monkeypatch.setattr(module, "MAX_CATALOGUE_BYTES", catalogue._bytes + 10)
+    with pytest.raises(CacheValueError, match="at most"):
+        catalogue.replace(msgspec.structs.replace(record(2), keys=named.keys))
+    catalogue.replace(record(1))
+    catalogue.replace(record(1))
+    assert (catalogue.number, catalogue.since(1)) == (3, Changes(1, 3, (record(1),), ()))

@@ -25,6 +25,7 @@ from cachecore.peers import Peers, Timing, manager
 from cachecore.peers.addresses import ResolvedAddress
 from cachecore.peers.keyfiles import loopback_pair
 from cachecore.peers.messages import (
+    PROTOCOL_VERSION,
     Changes,
     EngineOffer,
     Farewell,
@@ -412,8 +413,10 @@ def test_a_greeting_that_is_no_welcome_fails_the_link(peers, owner, greeting, me
 
 def test_an_owner_of_another_version_is_named_with_both_versions(peers, owner, monkeypatch):
     owner.answers[Hello] = False
-    owner.push([b"CCL\x02whatever"])
-    with pytest.raises(LinkFailedError, match="version 2 of the link protocol and this one version 1"):
+    owner.push([b"CCL\xffwhatever"])
+    with pytest.raises(
+        LinkFailedError, match=rf"version 255 of the link protocol and this one version {PROTOCOL_VERSION}"
+    ):
         peers.link(None, owner.address, deadline=soon())
 
 

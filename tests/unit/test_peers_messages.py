@@ -86,10 +86,11 @@ def test_no_bytes_raise_anything_unexpected(body):
 
 
 def test_another_version_is_told_apart_from_rubbish(monkeypatch):
-    monkeypatch.setattr(messages, "PROTOCOL_VERSION", 2)
+    own = messages.PROTOCOL_VERSION
+    monkeypatch.setattr(messages, "PROTOCOL_VERSION", own + 1)
     frame = encode(Ping(TOKEN, 1))
     monkeypatch.undo()
-    with pytest.raises(OtherVersionError, match="protocol version 2; this side speaks 1"):
+    with pytest.raises(OtherVersionError, match=f"protocol version {own + 1}; this side speaks {own}"):
         decode_reader_message(frame)
 
 

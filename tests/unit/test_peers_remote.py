@@ -70,3 +70,15 @@ def test_the_message_about_a_missing_key_shows_a_few(catalogue):
     text = catalogue.describe_keys()
     assert "BlocksCacheKey(model_id=7)" in text and "and 19 more" in text and len(text) < 400
     assert RemoteCatalogue().describe_keys() == "it offers no cache at all"
+
+
+def test_new_keys_name_the_same_object_and_old_ones_nothing(catalogue):
+    old = catalogue.get(2)
+    renamed = cache(2, EntryKeyRecord(0, 5, NO_ID, 0), EntryKeyRecord(0, 8, NO_ID, 2)).record
+    catalogue.rename(old, renamed)
+    assert catalogue.find(CacheKey(9, req_id=5)) == (old, 0)
+    assert catalogue.find(CacheKey(9, req_id=8)) == (old, 2)
+    assert (
+        catalogue.find(CacheKey(9, prefix_id=5)) is None and catalogue.find(CacheKey(9, req_id=5, model_id=4)) is None
+    )
+    assert catalogue.get(2) is old

@@ -1,0 +1,82 @@
+"""What an owner answers to the questions of its readers.
+
+Everything runs in the service thread with the lock of `Sessions` held, except for what may wait: that is done by the
+worker, and the answer follows later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from cachecore.peers.messages import OwnerMessage
+from cachecore.peers.records import CacheRecord, EntryKeyRecord
+from cachecore.peers.request_messages import Answer, Consume, Verdict, WillWrite
+from cachecore.peers.session import Session
+from cachecore.peers.worker import Worker
+from cachecore.types import CacheKey
+
+__all__ = ["Answering", "ReaderQuestion"]
+
+_logger = logging.getLogger("cachecore.peers")
+
+ReaderQuestion = WillWrite | Consume
+
+
+class Answering:
+    """Answers one kind of message each.
+
+    Args:
+        cluster_id: Of this manager.
+        worker: For what may wait.
+        on_consumed: (cache id, key) -> whether a key was there and is dropped now. Called in the worker.
+        record: The record of a cache that readers may start to read, None for others.
+        republish: Publishes other keys of a cache; any thread.
+        answer: Sends a session something, from any thread.
+    """
+
+    def __init__(
+        self,
+        cluster_id: int,
+        worker: Worker,
+        on_consumed: Callable[[int, CacheKey], bool] | None,
+        record: Callable[[int], CacheRecord | None],
+        republish: Callable[[int, EntryKeyRecord], None],
+        answer: Callable[[Session, OwnerMessage], None],
+    ) -> None:
+        self._cluster_id, self._worker, self._on_consumed = cluster_id, worker, on_consumed
+        self._record, self._republish, self._answer = record, republish, answer
+
+    def handle(self, session: Session, message: ReaderQuestion) -> None:
+        """Answer, now or later."""
+        if isinstance(message, WillWrite):
+            session.writes = True
+            self._answer(session, Answer(message.request, Verdict.YES, ""))
+        else:
+            self._consume(session, message)
+
+    def _consume(self, session: Session, message: Consume) -> None:
+        record = self._record(message.cache_id)
+        if self._on_consumed is None or record is None or message.key not in record.keys:
+            self._answer(session, Answer(message.request, Verdict.NO, ""))
+            return
+        # The registry may be busy registering with an engine: nobody's pings wait for that.
+        self._worker.submit(partial(self._drop_key, session, message, self._on_consumed))
+
+    def _drop_key(self, session: Session, message: Consume, on_consumed: Callable[[int, CacheKey], bool]) -> None:
+        key = message.key
+        try:
+            dropped = on_consumed(
+                message.cache_id,
+                CacheKey(self._cluster_id, req_id=key.req_id, model_id=key.model_id, prefix_id=key.prefix_id),
+            )
+            if dropped:
+                self._republish(message.cache_id, key)
+            answer = Answer(message.request, Verdict.YES if dropped else Verdict.NO, "")
+        except Exception as error:
+            _logger.exception(
+                "dropping a key of cache %d for cluster %d failed", message.cache_id, session.peer.cluster_id
+            )
+            answer = Answer(message.request, Verdict.FAILED, f"{type(error).__name__}: {error}"[:1000])
+        self._answer(session, answer)

@@ -1,0 +1,168 @@
+"""What readers ask and owners answer: writes, keys that are used up. Both sides are real, each in a thread of its own."""
+
+import os
+import secrets
+import threading
+import time
+
+import msgspec
+import pytest
+
+from cachecore.engine import EngineBinding, PeerIdentity, TransferEngine
+from cachecore.errors import CacheError, LinkLostError
+from cachecore.peers import CacheRecord, EntryKeyRecord, Peers, RegionRecord, Timing
+from cachecore.types import NO_ID, CacheKey, CacheKeyByIdAndIndex, DataType, Placement
+
+FAST = Timing(ping_interval=0.05, stall_after=0.3, lease=1.5, owner_silence=2.0, handshake=1.0, farewell=0.3)
+
+
+def soon(seconds=20.0):
+    return time.monotonic() + seconds
+
+
+def until(condition, seconds=20.0):
+    end = soon(seconds)
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
+class Engine(TransferEngine):
+    wire_id = "fake/1"
+
+    def connect(self, peer, endpoint, regions, deadline):
+        pass
+
+    def update(self, peer, added, removed):
+        pass
+
+    def disconnect(self, peer, deadline):
+        return True
+
+    def endpoint(self):
+        return b"here"
+
+    def capabilities(self):
+        raise AssertionError("not asked")
+
+    register = deregister = transfer = quiescent = close = capabilities
+
+
+def record(cache_id, *requests):
+    keys = tuple(EntryKeyRecord(0, request, NO_ID, index) for index, request in enumerate(requests))
+    region = RegionRecord(1 << 20, 1 << 16, Placement.HOST, b"shared")
+    return CacheRecord(
+        cache_id, False, keys, 1, (4, 8), DataType.DT_UINT8, Placement.HOST, 0, (1 << 20,), {"fake/1": (region,)}
+    )
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Managers' links without managers; all of them are closed in the end."""
+    monkeypatch.setenv("CACHECORE_KEY_DIR", str(tmp_path))
+    made = []
+
+    def one(cluster_id, **options):
+        peers = Peers(
+            PeerIdentity(cluster_id, "here", os.getpid(), secrets.token_hex(16)),
+            engines=[EngineBinding("fake", "fake/1", 1, Engine())],
+            timing=FAST,
+            **options,
+        )
+        peers.start()
+        made.append(peers)
+        return peers
+
+    yield one
+    for peers in made:
+        peers.close(deadline=soon(2))
+
+
+@pytest.fixture
+def owner(make):
+    used_up = []
+
+    def consume(cache_id, key):
+        if key in used_up:
+            return False
+        used_up.append(key)
+        return True
+
+    made = make(1, listen="127.0.0.1:0", on_consumed=consume)
+    made.used_up = used_up
+    return made
+
+
+def test_a_reader_that_will_write_is_counted_as_a_writer_before_it_writes(owner, make):
+    link = make(2).link(1, owner.address, deadline=soon())
+    assert [session.writes for session in owner.sessions] == [False]
+    link.will_write(soon())
+    assert [session.writes for session in owner.sessions] == [True]
+    link.dialogue.abandon("the test drops the connection")
+    link.will_write(soon())  # the owner knows already: nothing is asked
+
+
+def test_writes_that_the_owner_does_not_know_of_are_refused(owner, make):
+    link = make(2).link(1, owner.address, deadline=soon())
+    link.dialogue.abandon("the test drops the connection")
+    with pytest.raises(LinkLostError):
+        link.will_write(soon())
+
+
+def test_one_of_several_readers_uses_a_key_up_and_all_see_it_gone(owner, make):
+    owner.publish([record(1, 7, 8)])
+    links = [make(number).link(1, owner.address, deadline=soon()) for number in range(2, 6)]
+    entries = [link.lookup(CacheKey(1, req_id=7), deadline=soon()) for link in links]
+    start, results = threading.Barrier(len(links)), []
+
+    def take(link, entry):
+        start.wait()
+        results.append(link.consume(entry.cache, entry.batch_index, CacheKey(1, req_id=7), soon()))
+
+    threads = [threading.Thread(target=take, args=pair) for pair in zip(links, entries, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(results) == [False] * 3 + [True]
+    assert owner.used_up == [CacheKey(1, req_id=7)]
+    for link, entry in zip(links, entries, strict=True):
+        until(lambda link=link: link.number == 2)
+        assert link.lookup(CacheKey(1, req_id=8), deadline=soon()) == (entry.cache, 1), "the same object"
+        with pytest.raises(CacheError, match="offers no such cache"):
+            link.lookup(CacheKey(1, req_id=7), deadline=soon())
+
+
+def test_a_key_that_was_never_published_and_one_nobody_may_use_up_are_not_used_up(owner, make):
+    owner.publish([record(1, 7)])
+    deaf = make(9, listen="127.0.0.1:0")
+    deaf.publish([record(1, 7)])
+    reader = make(2)
+    for cluster, address in ((1, owner.address), (9, deaf.address)):
+        link = reader.link(cluster, address, deadline=soon())
+        cache = link.lookup(CacheKeyByIdAndIndex(cluster, 1, 0), deadline=soon()).cache
+        assert not link.consume(cache, 0, CacheKey(cluster, req_id=6), soon())
+        assert not link.consume(cache, 1, CacheKey(cluster, req_id=7), soon()), "the key is of another entry"
+        assert link.consume(cache, 0, CacheKey(cluster, req_id=7), soon()) is (cluster == 1)
+
+
+def test_an_owner_that_fails_to_drop_a_key_says_so_and_the_link_lives(make, caplog):
+    owner = make(1, listen="127.0.0.1:0", on_consumed=lambda cache_id, key: 1 // 0)
+    owner.publish([record(1, 7)])
+    link = make(2).link(1, owner.address, deadline=soon())
+    entry = link.lookup(CacheKey(1, req_id=7), deadline=soon())
+    with pytest.raises(CacheError, match="ZeroDivisionError"):
+        link.consume(entry.cache, 0, CacheKey(1, req_id=7), soon())
+    assert link.lookup(CacheKey(1, req_id=7), deadline=soon()) == entry
+
+
+def test_other_keys_are_known_at_once_and_running_transfers_go_on(owner, make):
+    owner.publish([record(1, 7)])
+    link = make(2).link(1, owner.address, deadline=soon())
+    entry = link.lookup(CacheKey(1, req_id=7), deadline=soon())
+    link.begin(entry.cache)
+    owner.republish(msgspec.structs.replace(record(1), keys=(EntryKeyRecord(3, 9, NO_ID, 2),)))
+    assert link.lookup(CacheKey(1, req_id=9, model_id=3), deadline=soon()) == (entry.cache, 2)
+    assert not entry.cache.retiring and link.running == 1
+    link.end(entry.cache)
+    owner.retire([1], deadline=soon())
