@@ -60,7 +60,7 @@ def test_a_key_given_to_a_new_cache_stays_when_the_old_one_goes(catalogue):
 
 
 def test_the_bases_are_ready_for_planning(catalogue):
-    bases = catalogue.get(1).bases
+    bases = catalogue.get(1).shape.bases
     assert (bases.format, bases.itemsize, bases.readonly, list(bases)) == ("Q", 8, True, [1 << 20, (1 << 20) + 4096])
 
 
