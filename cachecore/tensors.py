@@ -14,9 +14,11 @@ from typing import Any
 from cachecore import _arguments as arguments
 from cachecore import _core
 from cachecore.errors import AddressMovedError, CacheTypeError, CacheValueError
-from cachecore.types import DataType
+from cachecore.layers import TensorSpec
+from cachecore.storage import array_storage, buffer_storage, torch_storage
+from cachecore.types import DataType, Placement
 
-__all__ = ["TensorView", "infer", "same_geometry"]
+__all__ = ["TensorView", "check_unmoved", "infer", "look", "same_geometry"]
 
 _BY_NAME = {
     "float32": DataType.DT_FLOAT,
@@ -60,6 +62,10 @@ class TensorView:
         data_type: Its element type.
         locate: Returns the address of the first element now. `torch.Tensor.resize_` and `set_` move the data while
             the object stays, so that holding it does not pin the address.
+        name: What the caller calls it; for messages.
+        strides: Bytes from one index to the next in each dimension; None = C-contiguous.
+        storage: (address, bytes) of the memory it was cut from, None when not known.
+        placement: Where the caller says it is, None when he does not.
     """
 
     owner: object
@@ -67,6 +73,10 @@ class TensorView:
     shape: tuple[int, ...]
     data_type: DataType
     locate: Callable[[], int]
+    name: str = ""
+    strides: tuple[int, ...] | None = None
+    storage: tuple[int, int] | None = None
+    placement: Placement | None = None
 
     @property
     def nbytes(self) -> int:
@@ -112,23 +122,48 @@ def check_unmoved(views: Sequence[TensorView]) -> None:
     Raises:
         AddressMovedError: Names tensor index and both addresses.
     """
-    for index, view in enumerate(views):
+    for view in views:
         now = view.locate()
         if now != view.address:
             raise AddressMovedError(
-                f"tensors[{index}] was registered at {view.address:#x} and is at {now:#x} now (it was resized or "
+                f"{view.name} was registered at {view.address:#x} and is at {now:#x} now (it was resized or "
                 "its storage replaced); unregister the cache and register the tensors again"
             )
 
 
-def _view(name: str, tensor: object) -> TensorView:
+def look(name: str, tensor: object) -> TensorView:
+    """Look at one tensor that may be strided; where its memory was cut from is looked up too.
+
+    Args:
+        name: What the caller calls it.
+        tensor: numpy array, torch tensor, object with a buffer, or a `TensorSpec`.
+
+    Raises:
+        MissingArgumentError, CacheTypeError, CacheValueError: Naming the tensor.
+    """
+    if not isinstance(tensor, TensorSpec):
+        return _view(name, tensor, strided=True)
+    address, strides = tensor.address, tensor.strides_bytes
+    return TensorView(
+        tensor,
+        address,
+        tuple(tensor.shape),
+        tensor.data_type,
+        lambda: address,
+        name,
+        None if strides is None else tuple(strides),
+        placement=tensor.placement,
+    )
+
+
+def _view(name: str, tensor: object, strided: bool = False) -> TensorView:
     arguments.not_none(name, tensor)
     if callable(getattr(tensor, "data_ptr", None)):
-        return _from_torch(name, tensor)
+        return _from_torch(name, tensor, strided)
     interface = getattr(tensor, "__array_interface__", None)
     if isinstance(interface, dict) and hasattr(tensor, "dtype"):
-        return _from_array(name, tensor, interface)
-    return _from_buffer(name, tensor)
+        return _from_array(name, tensor, interface, strided)
+    return _from_buffer(name, tensor, strided)
 
 
 def _check_layout(name: str, contiguous: bool, writable: bool, shape: tuple[int, ...]) -> None:
@@ -148,37 +183,68 @@ def _by_name(name: str, dtype: object) -> DataType:
     return found
 
 
-def _from_torch(name: str, tensor: Any) -> TensorView:
+def _from_torch(name: str, tensor: Any, strided: bool) -> TensorView:
     if str(getattr(tensor, "layout", "torch.strided")).rpartition(".")[2] != "strided":
         raise CacheTypeError(f"{name} has layout {tensor.layout}; only dense (strided) tensors can be registered")
     shape = tuple(int(dim) for dim in tensor.shape)
-    _check_layout(name, bool(tensor.is_contiguous()), True, shape)
-    return TensorView(tensor, int(tensor.data_ptr()), shape, _by_name(name, tensor.dtype), tensor.data_ptr)
+    contiguous = bool(tensor.is_contiguous())
+    _check_layout(name, strided or contiguous, True, shape)
+    data_type = _by_name(name, tensor.dtype)
+    return TensorView(
+        tensor,
+        int(tensor.data_ptr()),
+        shape,
+        data_type,
+        tensor.data_ptr,
+        name,
+        None if contiguous else tuple(int(stride) * data_type.itemsize for stride in tensor.stride()),
+        torch_storage(tensor) if strided else None,
+    )
 
 
-def _from_array(name: str, array: Any, interface: dict[str, Any]) -> TensorView:
+def _from_array(name: str, array: Any, interface: dict[str, Any], strided: bool) -> TensorView:
     if interface["typestr"][0] == ">":
         raise CacheTypeError(f"{name} has byte-swapped dtype {interface['typestr']}; use the machine's byte order")
     address, read_only = interface["data"]
     shape = tuple(int(dim) for dim in interface["shape"])
-    _check_layout(name, interface.get("strides") is None, not read_only, shape)
+    strides = interface.get("strides")
+    _check_layout(name, strided or strides is None, not read_only, shape)
 
     def locate() -> int:
         return int(array.__array_interface__["data"][0])
 
-    return TensorView(array, int(address), shape, _by_name(name, array.dtype), locate)
+    return TensorView(
+        array,
+        int(address),
+        shape,
+        _by_name(name, array.dtype),
+        locate,
+        name,
+        None if strides is None else tuple(map(int, strides)),
+        array_storage(array) if strided else None,
+    )
 
 
-def _from_buffer(name: str, exporter: object) -> TensorView:
+def _from_buffer(name: str, exporter: object, strided: bool) -> TensorView:
     try:
         # The export is held: bytearray and mmap then refuse to resize or close.
         view = memoryview(exporter)  # type: ignore[arg-type]  # the exception is the check
     except TypeError:
-        raise arguments.wrong_type(name, exporter, "a numpy array, a torch tensor or an object with a buffer") from None
+        expected = "a numpy array, a torch tensor or an object with a buffer"
+        raise arguments.wrong_type(name, exporter, f"{expected}, or a TensorSpec" if strided else expected) from None
     shape = tuple(view.shape or ())
-    _check_layout(name, view.c_contiguous, not view.readonly, shape)
+    _check_layout(name, strided or view.c_contiguous, not view.readonly, shape)
     address = _core.buffer_address(view)
-    return TensorView((exporter, view), address, shape, _by_format(name, view.format), lambda: address)
+    return TensorView(
+        (exporter, view),
+        address,
+        shape,
+        _by_format(name, view.format),
+        lambda: address,
+        name,
+        None if view.c_contiguous else tuple(view.strides or ()),
+        buffer_storage(view) if strided else None,
+    )
 
 
 def _by_format(name: str, text: str) -> DataType:
