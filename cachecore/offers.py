@@ -11,8 +11,14 @@ from cachecore.registry import LocalCache
 __all__ = ["record_of"]
 
 
-def record_of(cache: LocalCache, engines: Sequence[EngineBinding]) -> CacheRecord:
-    """The record of a remotely accessible cache, with its regions as each engine registered them."""
+def record_of(cache: LocalCache, engines: Sequence[EngineBinding], *, consumable: bool = False) -> CacheRecord:
+    """The record of a remotely accessible cache, with its regions as each engine registered them.
+
+    Args:
+        cache: The cache.
+        engines: Of the manager.
+        consumable: Whether readers use up its keys.
+    """
     keys = (cache.blocks_key,) if cache.blocks_key is not None else cache.keys
     registrations = [pair for region in cache.regions for pair in region.registrations]
     return CacheRecord(
@@ -28,4 +34,5 @@ def record_of(cache: LocalCache, engines: Sequence[EngineBinding]) -> CacheRecor
         regions={
             engine.wire_id: region_records([made for by, made in registrations if by is engine]) for engine in engines
         },
+        consumable=consumable,
     )

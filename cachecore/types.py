@@ -22,6 +22,7 @@ __all__ = [
     "CacheKey",
     "CacheKeyByIdAndIndex",
     "DataType",
+    "MemInfo",
     "Memtype",
     "Placement",
     "RegisterMemStatus",
@@ -94,11 +95,53 @@ class Memtype(enum.IntEnum):
 
 
 class RegisterMemStatus(enum.IntEnum):
-    """State of a registration that is still being made."""
+    """State of the registrations of a link, see `CacheManager.query_register_mem_status`."""
 
     OK = 0
     PREPARING = 1
     FAILED = 2
+
+
+class MemInfo:
+    """A range of memory for `remap_registered_memory`. Immutable.
+
+    Args:
+        mem_type: Kind of memory.
+        addr: Start address, above 0.
+        size: Bytes, above 0.
+
+    Raises:
+        MissingArgumentError, CacheTypeError, CacheValueError: A bad value; the range runs past the address space.
+    """
+
+    __slots__ = ("addr", "mem_type", "size")
+    mem_type: Memtype
+    addr: int
+    size: int
+
+    def __init__(self, mem_type: Memtype, addr: int, size: int) -> None:
+        object.__setattr__(self, "mem_type", arguments.member("mem_type", mem_type, Memtype))
+        object.__setattr__(self, "addr", arguments.integer("addr", addr, 1, 2**64 - 1))
+        object.__setattr__(self, "size", arguments.integer("size", size, 1, 2**64 - 1))
+        if self.addr + self.size > 2**64:
+            raise CacheValueError(f"addr is {self.addr:#x} and size {self.size} bytes; they run past the address space")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"MemInfo.{name} cannot be changed; make a new one")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MemInfo):
+            return NotImplemented
+        return (self.mem_type, self.addr, self.size) == (other.mem_type, other.addr, other.size)
+
+    def __hash__(self) -> int:
+        return hash((self.mem_type, self.addr, self.size))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MemInfo, (self.mem_type, self.addr, self.size)
+
+    def __repr__(self) -> str:
+        return f"MemInfo({self.mem_type.name}, {self.addr:#x}, {self.size})"
 
 
 class CacheDesc:
@@ -323,6 +366,11 @@ class CacheKey(_Key):
     def is_placeholder(self) -> bool:
         """Whether it names nothing and only holds a place in a key list."""
         return self.req_id == NO_ID and self.prefix_id == NO_ID
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether it names a shared prefix, which many requests read."""
+        return self.prefix_id != NO_ID
 
 
 class BlocksCacheKey(_Key):

@@ -79,6 +79,7 @@ class CacheRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         regions: By wire id of each engine it is registered with, the regions its tensors lie in.
         layers: The tensors of a cache of named layers; None for a cache whose tensors are all of one shape. With it
             `shape` is the number of blocks, `data_type` DT_UINT8 and `addrs` empty: it says the rest.
+        consumable: Whether a reader that has pulled what a key of a request names has the owner drop the key.
     """
 
     cache_id: _CacheId
@@ -92,6 +93,7 @@ class CacheRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     addrs: tuple[U64, ...]
     regions: dict[WireId, tuple[RegionRecord, ...]]
     layers: LayersRecord | None = None
+    consumable: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_dim >= len(self.shape):
