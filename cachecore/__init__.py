@@ -49,6 +49,7 @@ from cachecore.errors import (
     TransferError,
     TransferTimeoutError,
 )
+from cachecore.leases import BlockLease, LeaseInfo
 from cachecore.manager import CacheManager
 from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
 from cachecore.peer import Peer
@@ -78,6 +79,7 @@ __all__ = [
     "AlreadyLinkedError",
     "AuthenticationError",
     "BackendError",
+    "BlockLease",
     "BlockRange",
     "BlocksCacheKey",
     "Cache",
@@ -100,6 +102,7 @@ __all__ = [
     "ForkedProcessError",
     "InsecureLinkWarning",
     "LeaseExpiredError",
+    "LeaseInfo",
     "LinkBusyError",
     "LinkFailedError",
     "LinkLostError",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from cachecore.driver import BackendDriver
 from cachecore.errors import CacheTimeoutError
 from cachecore.peers import Peers
-from cachecore.registry import LocalCache, Registry, State, busy_error
+from cachecore.registry import Registered, Registry, State, busy_error
 
 __all__ = ["Retirement"]
 
@@ -23,7 +23,7 @@ class Retirement:
         self._peers = peers
 
     @contextlib.contextmanager
-    def retired(self, caches: Sequence[LocalCache], deadline: float) -> Iterator[list[LocalCache]]:
+    def retired(self, caches: Sequence[Registered], deadline: float) -> Iterator[list[Registered]]:
         """Within the block nothing uses the caches and no other thread takes them back.
 
         Yields those of them that another thread had not removed already.
@@ -43,14 +43,17 @@ class Retirement:
             self._stop(present, deadline)
             yield present
 
-    def _stop(self, caches: Sequence[LocalCache], deadline: float) -> None:
+    def _stop(self, caches: Sequence[Registered], deadline: float) -> None:
         for cache in caches:
             self._registry.retire(cache)
+        cache_ids = [cache.cache.cache_id for cache in caches]
+        self._peers.leases.refuse(cache_ids)
         offered = [cache for cache in caches if not cache.withdrawn]
         if offered:
             self._peers.retire([cache.cache.cache_id for cache in offered], deadline=deadline)
             for cache in offered:
                 cache.withdrawn = True
+        self._peers.leases.retire(cache_ids, deadline)
         busy = self._registry.wait_idle(caches, deadline)
         if busy:
             raise busy_error(busy, (), "transfers of this process have not ended")

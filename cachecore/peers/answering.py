@@ -10,9 +10,10 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from cachecore.lease_table import LeaseTable
 from cachecore.peers.messages import OwnerMessage
 from cachecore.peers.records import CacheRecord, EntryKeyRecord
-from cachecore.peers.request_messages import Answer, Consume, Verdict, WillWrite
+from cachecore.peers.request_messages import Answer, Claim, Consume, Release, Verdict, WillWrite
 from cachecore.peers.session import Session
 from cachecore.peers.worker import Worker
 from cachecore.types import CacheKey
@@ -21,7 +22,7 @@ __all__ = ["Answering", "ReaderQuestion"]
 
 _logger = logging.getLogger("cachecore.peers")
 
-ReaderQuestion = WillWrite | Consume
+ReaderQuestion = WillWrite | Consume | Claim | Release
 
 
 class Answering:
@@ -30,6 +31,7 @@ class Answering:
     Args:
         cluster_id: Of this manager.
         worker: For what may wait.
+        leases: The leases that this manager granted.
         on_consumed: (cache id, key) -> whether a key was there and is dropped now. Called in the worker.
         record: The record of a cache that readers may start to read, None for others.
         republish: Publishes other keys of a cache; any thread.
@@ -40,12 +42,14 @@ class Answering:
         self,
         cluster_id: int,
         worker: Worker,
+        leases: LeaseTable,
         on_consumed: Callable[[int, CacheKey], bool] | None,
         record: Callable[[int], CacheRecord | None],
         republish: Callable[[int, EntryKeyRecord], None],
         answer: Callable[[Session, OwnerMessage], None],
     ) -> None:
         self._cluster_id, self._worker, self._on_consumed = cluster_id, worker, on_consumed
+        self._leases = leases
         self._record, self._republish, self._answer = record, republish, answer
 
     def handle(self, session: Session, message: ReaderQuestion) -> None:
@@ -53,6 +57,13 @@ class Answering:
         if isinstance(message, WillWrite):
             session.writes = True
             self._answer(session, Answer(message.request, Verdict.YES, ""))
+        elif isinstance(message, Claim):
+            refusal = "this session does not count yet"
+            if session.ready:
+                refusal = self._leases.claim(message.lease, session.token, message.request, session.peer.cluster_id)
+            self._answer(session, Answer(message.request, Verdict.NO if refusal else Verdict.YES, refusal))
+        elif isinstance(message, Release):
+            self._leases.release(session.token, message.claims)
         else:
             self._consume(session, message)
 

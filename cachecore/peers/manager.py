@@ -17,6 +17,7 @@ from cachecore import _arguments as arguments
 from cachecore.engine import EngineBinding, PeerIdentity
 from cachecore.errors import LinkFailedError, LinkLostError, ManagerClosedError
 from cachecore.events import Event
+from cachecore.lease_table import LeaseTable
 from cachecore.peers.addresses import resolve
 from cachecore.peers.descriptors import Door
 from cachecore.peers.events import EventKind, PeersCounters, Tally
@@ -24,7 +25,7 @@ from cachecore.peers.link import Link
 from cachecore.peers.linking import Dialer
 from cachecore.peers.links import LinkTable
 from cachecore.peers.listener import Listener
-from cachecore.peers.liveness import Timing
+from cachecore.peers.liveness import Timing, boottime
 from cachecore.peers.messages import EngineOffer
 from cachecore.peers.proof import ProcessProof
 from cachecore.peers.records import CacheRecord
@@ -92,6 +93,8 @@ class Peers:
         self._service: Service | None = None
         self._door: Door | None = None
         self._listener: Listener | None = None
+        #: The block leases that this manager has granted.
+        self.leases = LeaseTable(identity, boottime)
         self._links = LinkTable(identity, engines, self._timing, self._tally)
         self._sessions = Sessions(
             identity,
@@ -101,6 +104,7 @@ class Peers:
             self._schedule,
             self._tally.add,
             self._worker,
+            self.leases,
             _weakly(on_consumed),
         )
 
@@ -320,6 +324,7 @@ class Peers:
             if self._service is None or self._door is None:
                 service = Service(f"cachecore-{self._identity.cluster_id}-links")
                 service.on_failure(self._sessions.fail)
+                service.on_failure(self.leases.fail)
                 service.on_failure(self._links.fail)
                 interval, links = self._timing.ping_interval, self._links
 

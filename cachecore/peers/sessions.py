@@ -17,6 +17,7 @@ import msgspec
 
 from cachecore.engine import PeerIdentity
 from cachecore.errors import CacheBusyError, CacheError
+from cachecore.lease_table import LeaseTable
 from cachecore.peers import process
 from cachecore.peers.answering import Answering, ReaderQuestion
 from cachecore.peers.catalogue import Catalogue
@@ -71,6 +72,7 @@ class Sessions:
         schedule: Runs a function in the service thread.
         notify: Takes events; never waits.
         worker: For what may wait.
+        leases: The leases that this manager granted.
         on_consumed: See `Peers`.
     """
 
@@ -83,6 +85,7 @@ class Sessions:
         schedule: Callable[[Callable[[], None]], None],
         notify: Callable[[PeerEvent], None],
         worker: Worker,
+        leases: LeaseTable,
         on_consumed: Callable[[int, CacheKey], bool] | None = None,
     ) -> None:
         self._identity = identity
@@ -99,8 +102,9 @@ class Sessions:
         self._closing = False
         self._failure: CacheError | None = None
         self._logged_at = 0.0
+        self._leases = leases
         self._answering = Answering(
-            identity.cluster_id, worker, on_consumed, self._offered, self._drop_key, self._answer_later
+            identity.cluster_id, worker, leases, on_consumed, self._offered, self._drop_key, self._answer_later
         )
 
     # --- any thread ----------------------------------------------------------------------------------------------
@@ -383,6 +387,7 @@ class Sessions:
             self._by_routing_id.pop(session.routing_id, None)
             session.routing_id = None
         session.owed.clear()
+        self._leases.end(session.token)
         self._changed.notify_all()
         if session.ready:
             if not any(one.peer == session.peer for one in self._sessions):

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from cachecore.engine import EngineBinding, PeerIdentity, TransferEngine
-from cachecore.errors import CacheError, LinkLostError
+from cachecore.errors import CacheBusyError, CacheError, CacheTimeoutError, LeaseExpiredError, LinkLostError
+from cachecore.leases import pack_blocks
 from cachecore.peers import CacheRecord, EntryKeyRecord, Peers, RegionRecord, Timing
 from cachecore.types import NO_ID, CacheKey, CacheKeyByIdAndIndex, DataType, Placement
 
@@ -166,3 +167,52 @@ def test_other_keys_are_known_at_once_and_running_transfers_go_on(owner, make):
     assert not entry.cache.retiring and link.running == 1
     link.end(entry.cache)
     owner.retire([1], deadline=soon())
+
+
+# --- block leases ------------------------------------------------------------------------------------------------
+
+
+def readers(owner):
+    return [info.readers for info in owner.leases.infos]
+
+
+def test_a_claim_keeps_the_blocks_until_it_is_released(owner, make):
+    lease = owner.leases.grant(1, pack_blocks([1, 2]), 60.0)
+    links = [make(number).link(1, owner.address, deadline=soon()) for number in (2, 3)]
+    for link in links:
+        link.claim(lease.lease_id, soon())
+    links[0].claim(lease.lease_id, soon())
+    assert readers(owner) == [(2, 3, 2)]
+    with pytest.raises(CacheBusyError) as caught:
+        owner.leases.revoke(lease, soon(0))
+    assert caught.value.peers == (2, 3)
+    with pytest.raises(LeaseExpiredError, match="it was released"):
+        links[0].claim(lease.lease_id, soon())
+    for link in (links[0], links[0], links[1]):
+        link.release_claim(lease.lease_id)
+    owner.leases.revoke(lease, soon())
+    with pytest.raises(LeaseExpiredError, match="never granted"):
+        links[1].claim(lease.lease_id, soon())
+
+
+def test_a_claim_that_was_not_answered_in_time_keeps_nothing(owner, make):
+    lease = owner.leases.grant(1, pack_blocks([1, 2]), 60.0)
+    link = make(2).link(1, owner.address, deadline=soon())
+    link.claim(lease.lease_id, soon())
+    with pytest.raises(CacheTimeoutError, match="did not confirm a lease"):
+        link.claim(lease.lease_id, soon(0))
+    link.will_write(soon())  # answered after the late claim and its release
+    assert readers(owner) == [(2,)], "the claim of the other pull is not touched"
+
+
+def test_a_reader_that_unlinks_or_is_silent_for_too_long_claims_nothing_any_more(owner, make):
+    lease = owner.leases.grant(1, pack_blocks([1, 2]), 60.0)
+    polite, silent = make(2), make(3)
+    for reader in (polite, silent):
+        reader.link(1, owner.address, deadline=soon()).claim(lease.lease_id, soon())
+    polite.unlink(1, deadline=soon())
+    until(lambda: readers(owner) == [(3,)])
+    silent.get(1).dialogue.abandon("the test drops the connection")
+    assert silent.get(1).lease_holds() and readers(owner) == [(3,)], "what it reads now still counts"
+    until(lambda: readers(owner) == [()])
+    assert not silent.get(1).lease_holds()

@@ -7,6 +7,7 @@ import pytest
 
 from cachecore.engine import PeerIdentity
 from cachecore.errors import CacheBusyError, CacheError
+from cachecore.lease_table import LeaseTable
 from cachecore.peers import sessions as module
 from cachecore.peers.events import EventKind
 from cachecore.peers.listener import Delivery
@@ -75,6 +76,7 @@ class Wire:
 class Owner:
     def __init__(self):
         self.wire, self.dead, self.watched, self.events = Wire(), {}, {}, []
+        self.leases = LeaseTable(OWNER, lambda: module.boottime())
         self.sessions = Sessions(
             OWNER,
             TIMING,
@@ -83,6 +85,7 @@ class Owner:
             lambda function: function(),
             self.events.append,
             self,
+            self.leases,
         )
         self.sessions.serve(self.wire)
 
