@@ -11,12 +11,15 @@ import abc
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cachecore.errors import NotSupportedError
 from cachecore.outcome import Outcome
 from cachecore.planning import CopyPlan
 from cachecore.types import Placement
+
+if TYPE_CHECKING:
+    from cachecore.engine import CancelToken
 
 __all__ = [
     "UNKNOWN",
@@ -149,12 +152,15 @@ class Capabilities:
 class RegistrationRequest:
     """What `check_registration` judges: one call of a register function, ranges in the order of `addrs`.
 
+    Of `register_layers` the ranges are the regions into which its tensors were merged.
+
     Attributes:
         function: Name of the public function, for messages.
         ranges: (address, bytes) per tensor.
         placement: What the descriptor says.
         remote_accessible: Whether peers may reach it.
         is_blocks: Whether the cache is paged; the vendor's rules for the two kinds differ.
+        labels: What the caller calls each range, where they are no `addrs`; see `label`.
     """
 
     function: str
@@ -162,6 +168,11 @@ class RegistrationRequest:
     placement: Placement
     remote_accessible: bool
     is_blocks: bool = True
+    labels: tuple[str, ...] = ()
+
+    def label(self, index: int) -> str:
+        """What the caller calls a range, for messages."""
+        return self.labels[index] if self.labels else f"addrs[{index}]"
 
 
 @dataclass(frozen=True)
@@ -241,6 +252,24 @@ class BackendDriver(abc.ABC):
             deadline: On `time.monotonic()`.
         """
 
+    def wait_event(self, event: object, deadline: float, cancel: CancelToken | None = None) -> None:
+        """Wait for an event of the device, or of whatever computes on this driver's memory. Blocking.
+
+        Called in the thread that moves bytes, before the first one. A driver takes the events that its users record.
+
+        Args:
+            event: One event.
+            deadline: On `time.monotonic()`.
+            cancel: A driver that can looks at it while waiting.
+
+        Raises:
+            NotSupportedError: The driver knows no such event.
+            CacheTimeoutError: It did not happen before the deadline.
+            TransferCancelledError: Somebody cancelled.
+            CacheError: It will never happen, for example because what it stands for failed.
+        """
+        raise event_is_no_event(event, f"nothing: the driver {self.name} knows no events; wait before the call")
+
     def quiescent(self, ticket: object) -> bool:
         """Whether the copy that returned `ticket` has stopped writing."""
         return True
@@ -263,6 +292,13 @@ class BackendDriver(abc.ABC):
 
     def close(self) -> None:
         """Give everything back. The manager calls it once, last."""
+
+
+def event_is_no_event(event: object, expected: str) -> NotSupportedError:
+    """The error for an object given as `after` that a driver cannot wait for."""
+    return NotSupportedError(
+        f"after is {event!r:.80} of type {type(event).__name__}; it must be {expected}", feature="after"
+    )
 
 
 @dataclass(frozen=True)

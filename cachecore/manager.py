@@ -14,11 +14,16 @@ from types import TracebackType
 from cachecore import _arguments as arguments
 from cachecore import options as manager_options
 from cachecore import plugins, selection
+from cachecore.allocations import Allocations
+from cachecore.api.allocating import AllocatingMethods
 from cachecore.api.base import DEFAULT_TIMEOUT
+from cachecore.api.leasing import LeasingMethods
 from cachecore.api.linking import LinkingMethods
+from cachecore.api.memory import MemoryMethods
 from cachecore.api.pulling import PullingMethods
 from cachecore.api.registering import RegisteringMethods
 from cachecore.driver import BackendDriver
+from cachecore.ends import Ends
 from cachecore.engine import EngineBinding, PeerIdentity
 from cachecore.errors import (
     CacheBusyError,
@@ -31,16 +36,16 @@ from cachecore.peer import Peer
 from cachecore.peers import Peers, Security
 from cachecore.registrar import Registrar
 from cachecore.registry import Registry, State
+from cachecore.requests import Requests
 from cachecore.retirement import Retirement
-from cachecore.sources import Sources
 from cachecore.stats import Stats
 from cachecore.transfers import Transfers
-from cachecore.types import Cache
+from cachecore.types import Cache, CacheKey
 
 __all__ = ["CacheManager"]
 
 
-class CacheManager(RegisteringMethods, LinkingMethods, PullingMethods):
+class CacheManager(RegisteringMethods, AllocatingMethods, MemoryMethods, LinkingMethods, PullingMethods, LeasingMethods):
     """Registers KV caches of one process and moves their blocks from and to linked peers.
 
     A context manager: leaving the block closes it. May be used by many threads at once; not by a forked child.
@@ -110,12 +115,26 @@ class CacheManager(RegisteringMethods, LinkingMethods, PullingMethods):
                 engines=self._engines,
                 events=self._listeners.send,
                 bind_thread=self.backend.bind_thread,
+                on_consumed=self._on_consumed,
             )
             self._registrar = Registrar(
                 self._cluster_id, self.backend, self._registry, self._peers, self._engines, self._listeners
             )
-            self._sources = Sources(self._cluster_id, self.backend, self._registry, self._peers)
             self._retirement = Retirement(self.backend, self._registry, self._peers)
+            self._allocations = Allocations(
+                self._cluster_id,
+                self.backend,
+                self._registry,
+                self._peers,
+                self._engines,
+                self._retirement,
+                self._listeners,
+                not self._options.remote_cache_accessible,
+            )
+            self._ends = Ends(
+                self._cluster_id, self.backend, self._registry, self._peers, self._allocations.consume_own
+            )
+            self._requests = Requests(self._ends)
             self._peers.start()
         except BaseException:
             for running in reversed(self._engines):
@@ -137,8 +156,8 @@ class CacheManager(RegisteringMethods, LinkingMethods, PullingMethods):
 
     @property
     def caches(self) -> tuple[Cache, ...]:
-        """Registered caches, oldest first."""
-        return tuple(item.cache for item in self._registry.caches() if item.state is State.LIVE)
+        """Registered and allocated caches, oldest first."""
+        return tuple(item.cache for item in self._registry.caches() if item.state is State.LIVE and not item.released)
 
     @property
     def links(self) -> tuple[Peer, ...]:
@@ -151,7 +170,10 @@ class CacheManager(RegisteringMethods, LinkingMethods, PullingMethods):
         counted = self._transfers.counters
         return Stats(
             pulls=counted.pulls,
-            pulls_failed=counted.failed,
+            pulls_failed=counted.pulls_failed,
+            pushes=counted.pushes,
+            pushes_failed=counted.pushes_failed,
+            transfers_cancelled=counted.cancelled,
             blocks=counted.blocks,
             nbytes=counted.nbytes,
             chunks=counted.chunks,
@@ -217,6 +239,9 @@ class CacheManager(RegisteringMethods, LinkingMethods, PullingMethods):
         self.close()
 
     # --- inside --------------------------------------------------------------------------------------------------
+
+    def _on_consumed(self, cache_id: int, key: CacheKey) -> bool:
+        return self._allocations.consumed(cache_id, key)
 
     def _enter(self) -> None:
         if os.getpid() != self._pid:

@@ -2,6 +2,7 @@
 
 A transfer that failed or timed out may go on in the hardware. Until its engine says quiescent, its destination bytes
 are refused to further transfers, and the caches of both sides count as in use, so that nothing is freed under it.
+Destinations of pushes are memory of a peer: an address means something only together with the address space it is in.
 """
 
 from __future__ import annotations
@@ -27,18 +28,25 @@ _BATCH = 65536
 
 
 class _Held:
-    """One transfer that may still be writing `intervals` (sorted, disjoint [start, end) addresses)."""
+    """One transfer that may still be writing `intervals` (sorted, disjoint [start, end) addresses) of `space`.
 
-    __slots__ = ("intervals", "poll", "release", "starts", "ticket")
+    `memory` is what it touches in this process: the same for a pull, what it reads for a push.
+    """
+
+    __slots__ = ("intervals", "memory", "poll", "release", "space", "starts", "ticket")
 
     def __init__(
         self,
+        space: str | None,
         intervals: list[tuple[int, int]],
+        memory: list[tuple[int, int]],
         ticket: object,
         poll: Callable[[object], bool],
         release: Callable[[], None],
     ) -> None:
+        self.space = space
         self.intervals = intervals
+        self.memory = memory
         self.starts = [start for start, _ in intervals]
         self.ticket = ticket
         self.poll = poll
@@ -64,18 +72,40 @@ class Quarantine:
         return len(self._held)
 
     def add(
-        self, plan: CopyPlan, outcome: Outcome, poll: Callable[[object], bool], release: Callable[[], None]
+        self,
+        plan: CopyPlan,
+        outcome: Outcome,
+        space: str | None,
+        poll: Callable[[object], bool],
+        release: Callable[[], None],
+        *,
+        local: bool = True,
     ) -> None:
-        """Hold the unknown destinations of a failed transfer until `poll(outcome.ticket)`; then call `release`."""
-        held = _Held(_intervals(plan, outcome.unknown), outcome.ticket, poll, release)
+        """Hold the unknown destinations of a failed transfer until `poll(outcome.ticket)`; then call `release`.
+
+        Args:
+            plan: What was moved.
+            outcome: How that ended.
+            space: The address space of the remote side: None for this process, else a peer's incarnation.
+            poll: Whether the transfer with this ticket has stopped.
+            release: Called once when it has.
+            local: Whether the local side of the plan is written, else the remote one.
+        """
+        memory = _intervals(plan, outcome.unknown, 0)
+        written = memory if local else _intervals(plan, outcome.unknown, 1)
+        held = _Held(None if local else space, written, memory, outcome.ticket, poll, release)
         with self._lock:
             self._held.append(held)
             if self._poller is None:
                 self._poller = threading.Thread(target=self._watch, name="cachecore-quarantine", daemon=True)
                 self._poller.start()
 
-    def check(self, plan: CopyPlan) -> None:
-        """Refuse a plan that writes where an earlier transfer may still be writing.
+    def check(self, plan: CopyPlan, space: str | None) -> None:
+        """Refuse a plan that reads or writes where an earlier transfer may still be writing.
+
+        Args:
+            plan: Its local side is memory of this process.
+            space: The address space of its remote side.
 
         Raises:
             CacheBusyError: Names the bytes.
@@ -83,26 +113,19 @@ class Quarantine:
         if not self._held:  # the normal case: one look at a list
             return
         with self._lock:
-            held = list(self._held)
-        for first in range(0, plan.chunks, _BATCH):
-            flat = array("Q", plan.flat(first, min(_BATCH, plan.chunks - first)))
-            for local, length in zip(flat[0::3], flat[2::3], strict=True):
-                for item in held:
-                    found = item.overlap(local, local + length)
-                    if found is not None:
-                        raise CacheBusyError(
-                            f"the destination [{local:#x}, {local + length:#x}) is quarantined: a failed transfer may "
-                            f"still be writing [{found[0]:#x}, {found[1]:#x}). Use other blocks, or try again later",
-                            ranges=((found[0], found[1] - found[0]),),
-                        )
+            here = [item for item in self._held if item.space is None]
+            there = [item for item in self._held if item.space == space]
+        for column, side, held in ((0, "here", here), (1, "of the other side", there)):
+            if held:
+                _check_side(plan, column, side, held)
 
     def wait_empty(self, deadline: float) -> list[tuple[int, int]]:
-        """Wait until nothing is held; returns the (address, bytes) still held at the deadline."""
+        """Wait until nothing is held; returns the (address, bytes) of this process still touched at the deadline."""
         with self._changed:
             while self._held:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    return [(start, end - start) for item in self._held for start, end in item.intervals]
+                    return [(start, end - start) for item in self._held for start, end in item.memory]
                 self._changed.wait(left)
             return []
 
@@ -138,12 +161,26 @@ def _never(ticket: object) -> bool:
     return False
 
 
-def _intervals(plan: CopyPlan, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _check_side(plan: CopyPlan, column: int, side: str, held: Sequence[_Held]) -> None:
+    for first in range(0, plan.chunks, _BATCH):
+        flat = array("Q", plan.flat(first, min(_BATCH, plan.chunks - first)))
+        for address, length in zip(flat[column::3], flat[2::3], strict=True):
+            for item in held:
+                found = item.overlap(address, address + length)
+                if found is not None:
+                    raise CacheBusyError(
+                        f"[{address:#x}, {address + length:#x}) {side} is quarantined: a failed transfer may still be "
+                        f"writing [{found[0]:#x}, {found[1]:#x}). Use other blocks, or try again later",
+                        ranges=((found[0], found[1] - found[0]),),
+                    )
+
+
+def _intervals(plan: CopyPlan, ranges: Sequence[tuple[int, int]], column: int) -> list[tuple[int, int]]:
     pieces: list[tuple[int, int]] = []
     for start, stop in ranges:
         for first in range(start, stop, _BATCH):
             flat = array("Q", plan.flat(first, min(_BATCH, stop - first)))
-            pieces += [(local, local + length) for local, length in zip(flat[0::3], flat[2::3], strict=True)]
+            pieces += [(low, low + length) for low, length in zip(flat[column::3], flat[2::3], strict=True)]
     pieces.sort()
     merged: list[tuple[int, int]] = []
     for low, high in pieces:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+
+from cachecore.planning import CopyPlan
 
 __all__ = ["Stats"]
 
@@ -15,10 +18,10 @@ class Stats:
     Attributes:
         pulls: Pulls that ended in success.
         pulls_failed: Pulls that had started and did not.
-        blocks: Blocks (or entries) moved by successful pulls, counted per tensor.
-        nbytes: Bytes moved by successful pulls.
+        blocks: Blocks (or entries) moved by successful pulls and pushes, counted per tensor.
+        nbytes: Bytes moved by successful pulls and pushes.
         chunks: Contiguous pieces they were moved in, after merging neighbours.
-        seconds: Time inside successful pulls, summed over threads.
+        seconds: Time inside successful pulls and pushes, summed over threads.
         registered_caches: Caches registered now.
         registered_addresses: Addresses of the budget in use now.
         registered_bytes: Bytes of the regions registered now.
@@ -26,6 +29,12 @@ class Stats:
         links: Outgoing links now, in any state.
         sessions: Peers linked to this manager now.
         listener_failures: Events a listener raised on.
+        pushes: Pushes that ended in success.
+        pushes_failed: Pushes that had started and did not.
+        transfers_cancelled: Pulls and pushes that ended because somebody cancelled them. Those that had started count
+            as failed too.
+        transfers_queued: Asynchronous transfers that wait for a thread now.
+        transfers_running: Asynchronous transfers that run now.
     """
 
     pulls: int = 0
@@ -41,6 +50,11 @@ class Stats:
     links: int = 0
     sessions: int = 0
     listener_failures: int = 0
+    pushes: int = 0
+    pushes_failed: int = 0
+    transfers_cancelled: int = 0
+    transfers_queued: int = 0
+    transfers_running: int = 0
 
     def __add__(self, other: Stats) -> Stats:
         if not isinstance(other, Stats):
@@ -48,26 +62,50 @@ class Stats:
         return Stats(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
 
-class PullCounters:
+class TransferCounters:
     """The part of `Stats` that grows; shared by the threads of one manager."""
 
-    __slots__ = ("_lock", "blocks", "chunks", "failed", "nbytes", "pulls", "seconds")
+    __slots__ = (
+        "_lock",
+        "blocks",
+        "cancelled",
+        "chunks",
+        "nbytes",
+        "pulls",
+        "pulls_failed",
+        "pushes",
+        "pushes_failed",
+        "seconds",
+    )
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.pulls = self.failed = self.blocks = self.nbytes = self.chunks = 0
+        self.pulls = self.pulls_failed = self.pushes = self.pushes_failed = self.cancelled = 0
+        self.blocks = self.nbytes = self.chunks = 0
         self.seconds = 0.0
 
-    def success(self, blocks: int, nbytes: int, chunks: int, seconds: float) -> None:
-        """Count a pull that moved everything."""
+    def success(self, push: bool, plans: Iterable[CopyPlan], seconds: float) -> None:
+        """Count a transfer that moved everything."""
         with self._lock:
-            self.pulls += 1
-            self.blocks += blocks
-            self.nbytes += nbytes
-            self.chunks += chunks
+            if push:
+                self.pushes += 1
+            else:
+                self.pulls += 1
+            for plan in plans:
+                self.blocks += plan.blocks
+                self.nbytes += plan.nbytes
+                self.chunks += plan.chunks
             self.seconds += seconds
 
-    def failure(self) -> None:
-        """Count a pull that started and did not move everything."""
+    def failure(self, push: bool) -> None:
+        """Count a transfer that started and did not move everything."""
         with self._lock:
-            self.failed += 1
+            if push:
+                self.pushes_failed += 1
+            else:
+                self.pulls_failed += 1
+
+    def cancellation(self) -> None:
+        """Count a transfer that was cancelled, started or not."""
+        with self._lock:
+            self.cancelled += 1

@@ -1,4 +1,4 @@
-"""Running a planned transfer: counting who uses what, judging the outcome, and quarantine for what may still write.
+"""Running planned transfers: counting who uses what, judging outcomes, and quarantine for what may still write.
 
 Everything happens in the caller's thread. A transfer that ended in DONE counts only if the peer's lease still holds
 after the last byte: until then the peer keeps the memory, afterwards it may have given it to another request.
@@ -6,82 +6,235 @@ after the last byte: until then the peer keeps the memory, afterwards it may hav
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from cachecore.driver import BackendDriver
+from cachecore.ends import Moved
+from cachecore.engine import CancelToken, Operation
 from cachecore.errors import (
-    CacheError,
+    CacheTimeoutError,
     LinkLostError,
-    TransferError,
+    TransferCancelledError,
     TransferTimeoutError,
 )
+from cachecore.failures import blocks_of, failure
 from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
 from cachecore.planning import CopyPlan
 from cachecore.quarantine import Quarantine
-from cachecore.registry import LocalCache, Registry
-from cachecore.sources import Source
-from cachecore.stats import PullCounters
+from cachecore.registry import Registry
+from cachecore.requests import Request, Step
+from cachecore.stats import TransferCounters
 
-__all__ = ["Transfers"]
+__all__ = ["Run", "Transfers"]
 
 
 class Transfers:
-    """Runs plans for one manager."""
+    """Runs transfers of one manager."""
 
     def __init__(self, driver: BackendDriver, registry: Registry) -> None:
-        self._driver = driver
-        self._registry = registry
-        self.counters = PullCounters()
+        self.driver = driver
+        self.registry = registry
+        self.counters = TransferCounters()
         self.quarantine = Quarantine()
+        self._ended = threading.Condition(threading.Lock())
+        self._number = 0
+        #: Numbers of the transfers with each cluster that were called for and have not ended, in order.
+        self._pending: dict[int, dict[int, None]] = {}
+        self._waiting = 0
 
-    def pull(self, source: Source, target: LocalCache, plan: CopyPlan, first_tensor: int, deadline: float) -> None:
-        """Move a plan from `source` into `target`.
+    def run(
+        self,
+        request: Request,
+        *,
+        steps: Sequence[Step] | None = None,
+        cancel: CancelToken | None = None,
+        after: object = None,
+        landed: Callable[[Step], None] | None = None,
+    ) -> None:
+        """Run a request in the calling thread.
 
         Args:
-            source: Where from.
-            target: The destination cache.
-            plan: Its local side lies in `target`.
-            first_tensor: Tensor index of the plan's first pair in `target`, for what an error reports.
-            deadline: On `time.monotonic()`.
+            request: What moves.
+            steps: The same in steps, which are moved one after the other; None = in one.
+            cancel: Looked at between steps, and within a step by engines that can.
+            after: Event or events that must have happened before the first byte moves.
+            landed: Called after each step, when its bytes are where they belong and can be trusted.
 
         Raises:
-            CacheNotFoundError: Source or target is being unregistered; nothing moved.
-            CacheBusyError: Destination blocks are quarantined; nothing moved.
-            LinkLostError, TransferTimeoutError, TransferError: With what landed.
+            CacheNotFoundError: A cache is being unregistered; nothing moved. Or another pull has consumed the key first.
+            CacheBusyError: Source or destination is quarantined; nothing moved.
+            LinkLostError, TransferTimeoutError, TransferCancelledError, TransferError: With what landed.
         """
-        self._driver.bind_thread()
-        self.quarantine.check(plan)
-        source.begin()
+        cluster_id = request.end.cluster_id
+        number = self.called(cluster_id)
         try:
-            self._registry.begin(target)
-        except BaseException:
-            source.end(True)
-            raise
-        held = False  # whether the counts outlive this call, until the engine is quiescent
-        started = time.monotonic()
-        try:
-            source.ready(deadline)
-            outcome, poll = self._read(source, plan, deadline)
-            if outcome.ticket is not None and not poll(outcome.ticket):
-                held = True
-                self._hold(source, target, plan, outcome, poll)
-            if outcome.state is not OutcomeState.DONE:
-                self._fail(source, plan, first_tensor, outcome)
-            self._confirm(source, plan, first_tensor, deadline, outcome)
-        except BaseException:
-            self.counters.failure()
-            raise
+            run = Run(self, request, cancel)
+            steps = (request.whole,) if steps is None else steps
+            run.start(steps, after)
+            try:
+                for step in steps:
+                    run.move(step)
+                    if landed is not None:
+                        landed(step)
+            except BaseException:
+                run.finish(False)
+                raise
+            run.finish(True)
+            if request.consumes is not None:
+                request.end.consume(request.consumes, request.deadline)
         finally:
-            if not held:
-                self._registry.end(target)
-                source.end(True)
-        self.counters.success(plan.blocks, plan.nbytes, plan.chunks, time.monotonic() - started)
+            self.ended(cluster_id, number)
 
-    def _read(self, source: Source, plan: CopyPlan, deadline: float) -> tuple[Outcome, Callable[[object], bool]]:
+    # --- what is under way -----------------------------------------------------------------------------------------
+
+    def called(self, cluster_id: int) -> int:
+        """A transfer with this cluster was called for: its number, for `ended`."""
+        with self._ended:
+            self._number += 1
+            self._pending.setdefault(cluster_id, {})[self._number] = None
+            return self._number
+
+    def ended(self, cluster_id: int, number: int) -> None:
+        """It has ended, whatever way."""
+        with self._ended:
+            pending = self._pending[cluster_id]
+            del pending[number]
+            if not pending:
+                del self._pending[cluster_id]
+            if self._waiting:
+                self._ended.notify_all()
+
+    def barrier(self, cluster_id: int, deadline: float) -> None:
+        """Wait until every transfer with a cluster that was called for before this call has ended.
+
+        Raises:
+            CacheTimeoutError: One has not at the deadline (on `time.monotonic()`).
+        """
+        with self._ended:
+            last = self._number
+            self._waiting += 1
+            try:
+                while True:
+                    oldest = next(iter(self._pending.get(cluster_id, ())), last + 1)
+                    if oldest > last:
+                        return
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise CacheTimeoutError(
+                            f"a transfer with cluster {cluster_id} that was started before has not ended before the "
+                            "deadline; give a longer timeout, or cancel the transfer"
+                        )
+                    self._ended.wait(min(left, threading.TIMEOUT_MAX))
+            finally:
+                self._waiting -= 1
+
+
+class Run:
+    """One transfer on its way: what it counts, and what has landed. Used by one thread."""
+
+    __slots__ = (
+        "_began",
+        "_cancel",
+        "_deadline",
+        "_done",
+        "_end",
+        "_held",
+        "_op",
+        "_own",
+        "_transfers",
+    )
+
+    def __init__(self, transfers: Transfers, request: Request, cancel: CancelToken | None) -> None:
+        self._transfers = transfers
+        self._end = request.end
+        self._own = request.own
+        self._op = request.op
+        self._deadline = request.deadline
+        self._cancel = cancel
+        self._done: list[Step] = []
+        self._held = False  # whether the counts outlive this run, until the engine is quiescent
+        self._began = 0.0
+
+    def start(self, steps: Sequence[Step], after: object = None) -> None:
+        """Count the transfer and wait for what must be true before the first byte. `finish` must follow a success."""
+        transfers, end = self._transfers, self._end
+        transfers.driver.bind_thread()
+        for step in steps:
+            transfers.quarantine.check(step.plan, end.space)
+        end.begin()
         try:
-            return source.read(plan, deadline)
+            transfers.registry.begin(self._own)
+        except BaseException:
+            end.end(True)
+            raise
+        self._began = time.monotonic()
+        try:
+            if after is not None:
+                self._wait_after(after)
+            end.prepare(self._op, self._deadline)
+        except BaseException:
+            self.finish(False)
+            raise
+
+    def move(self, step: Step) -> None:
+        """Move one step; returns when its bytes are where they belong and can be trusted."""
+        end, plan = self._end, step.plan
+        if self._cancel is not None and self._cancel.cancelled:
+            outcome = Outcome.untouched_by(FailureCause.CANCELLED, plan.chunks)
+        else:
+            outcome, poll = self._move(plan)
+            if outcome.ticket is not None and not poll(outcome.ticket):
+                self._hold(plan, outcome, poll)
+        if outcome.state is not OutcomeState.DONE:
+            error = failure(str(self), plan, step.tensor_indexes, outcome, end.state_after(outcome), self._landed())
+            raise error from (outcome.ticket if isinstance(outcome.ticket, Exception) else None)
+        try:
+            end.confirm(self._deadline)
+        except LinkLostError as error:
+            error.outcome = outcome
+            error.landed = self._landed()
+            error.unknown = blocks_of(plan, step.tensor_indexes, outcome.landed)
+            raise
+        self._done.append(step)
+
+    def finish(self, success: bool) -> None:
+        """End the counts, unless something may still be moving."""
+        if not self._held:
+            self._transfers.registry.end(self._own)
+            self._end.end(True)
+        push = self._op is Operation.WRITE
+        if success:
+            self._transfers.counters.success(push, [step.plan for step in self._done], time.monotonic() - self._began)
+        else:
+            self._transfers.counters.failure(push)
+
+    def _landed(self) -> tuple[BlockRange, ...]:
+        return tuple(
+            found
+            for step in self._done
+            for found in blocks_of(step.plan, step.tensor_indexes, ((0, step.plan.chunks),))
+        )
+
+    def __str__(self) -> str:
+        return f"the pull from {self._end}" if self._op is Operation.READ else f"the push to {self._end}"
+
+    def _wait_after(self, after: object) -> None:
+        events = after if isinstance(after, list | tuple) else (after,)
+        for event in events:
+            try:
+                self._transfers.driver.wait_event(event, self._deadline, self._cancel)
+            except CacheTimeoutError as error:
+                if self._cancel is not None and self._cancel.cancelled:
+                    raise TransferCancelledError(f"{self} was cancelled while it waited for an event") from error
+                raise TransferTimeoutError(
+                    f"{self} did not start: {error}. Nothing moved; give a longer timeout"
+                ) from error
+
+    def _move(self, plan: CopyPlan) -> Moved:
+        try:
+            return self._end.move(plan, self._op, self._deadline, self._cancel)
         except Exception as error:  # noqa: BLE001
             # An engine reports failures as outcomes. One that raises is broken: nobody knows what it still writes.
             message = f"the engine raised {type(error).__name__}: {error}"
@@ -94,66 +247,13 @@ class Transfers:
             )
             return outcome, lambda ticket: False
 
-    def _hold(
-        self,
-        source: Source,
-        target: LocalCache,
-        plan: CopyPlan,
-        outcome: Outcome,
-        poll: Callable[[object], bool],
-    ) -> None:
-        source.end(False)
+    def _hold(self, plan: CopyPlan, outcome: Outcome, poll: Callable[[object], bool]) -> None:
+        self._held = True
+        end, own, registry = self._end, self._own, self._transfers.registry
+        end.end(False)
 
         def release() -> None:
-            self._registry.end(target)
-            source.settled()
+            registry.end(own)
+            end.settled()
 
-        self.quarantine.add(plan, outcome, poll, release)
-
-    def _confirm(self, source: Source, plan: CopyPlan, first_tensor: int, deadline: float, outcome: Outcome) -> None:
-        try:
-            source.ready(deadline)
-        except LinkLostError as error:
-            error.outcome = outcome
-            error.unknown = _blocks(plan, first_tensor, outcome.landed)
-            raise
-
-    def _fail(self, source: Source, plan: CopyPlan, first_tensor: int, outcome: Outcome) -> NoReturn:
-        state = source.state_after(outcome)
-        landed = _blocks(plan, first_tensor, outcome.landed)
-        unknown = _blocks(plan, first_tensor, outcome.unknown)
-        error: CacheError
-        text = (
-            f"the pull from {source} did not finish: {outcome.cause.value}"
-            f"{': ' + outcome.message if outcome.message else ''} "
-            f"(code {outcome.code}; of {plan.chunks} pieces {_count(outcome.landed)} landed, "
-            f"{_count(outcome.untouched)} are untouched, {_count(outcome.unknown)} unknown)"
-        )
-        if outcome.ticket is not None:
-            text += "; the unknown blocks are quarantined until the engine has stopped"
-        if outcome.cause is FailureCause.DEADLINE:
-            error = TransferTimeoutError(
-                f"{text}. Give a longer timeout or fewer blocks", outcome=outcome, landed=landed, unknown=unknown
-            )
-        elif outcome.cause is FailureCause.PEER_GONE or state == "LOST":
-            error = LinkLostError(
-                f"{text}. link() again when the peer is back",
-                state="LOST",
-                outcome=outcome,
-                landed=landed,
-                unknown=unknown,
-            )
-        else:
-            error = TransferError(text, outcome=outcome, landed=landed, unknown=unknown)
-        cause = outcome.ticket if isinstance(outcome.ticket, Exception) else None
-        raise error from cause
-
-
-def _count(ranges: Sequence[tuple[int, int]]) -> int:
-    return sum(stop - start for start, stop in ranges)
-
-
-def _blocks(plan: CopyPlan, first_tensor: int, ranges: Sequence[tuple[int, int]]) -> tuple[BlockRange, ...]:
-    return tuple(
-        BlockRange(first_tensor + tensor, start, count) for tensor, start, count in plan.block_ranges(list(ranges))
-    )
+        self._transfers.quarantine.add(plan, outcome, end.space, poll, release, local=self._op is Operation.READ)

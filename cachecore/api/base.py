@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from cachecore.allocations import Allocations
     from cachecore.driver import BackendDriver
+    from cachecore.ends import Ends
     from cachecore.events import Listeners
     from cachecore.options import ManagerOptions
     from cachecore.peers import Peers
     from cachecore.registrar import Registrar
     from cachecore.registry import Registry
+    from cachecore.requests import Requests
     from cachecore.retirement import Retirement
-    from cachecore.sources import Sources
     from cachecore.transfers import Transfers
 
 __all__ = ["DEFAULT_TIMEOUT", "ManagerParts"]
@@ -26,14 +28,16 @@ class ManagerParts:
 
     #: The driver in use, with `.name`.
     backend: BackendDriver
+    _allocations: Allocations
     _cluster_id: int
+    _ends: Ends
     _listeners: Listeners
     _options: ManagerOptions
     _peers: Peers
     _registrar: Registrar
     _registry: Registry
     _retirement: Retirement
-    _sources: Sources
+    _requests: Requests
     _transfers: Transfers
 
     def _enter(self) -> None:

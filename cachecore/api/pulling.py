@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cachecore import _arguments as arguments
-from cachecore import pulls
 from cachecore.api.base import DEFAULT_TIMEOUT, ManagerParts
+from cachecore.matching import LayerRanges
 from cachecore.types import BlocksCacheKey, Cache, CacheKey, CacheKeyByIdAndIndex
 
 __all__ = ["PullingMethods"]
@@ -25,6 +26,10 @@ class PullingMethods(ManagerParts):
         src_layer_range: range | None = None,
         dst_layer_range: range | None = None,
         tensor_num_per_layer: int = 2,
+        layers: Sequence[str] | None = None,
+        src_slice: Any = None,
+        dst_slice: Any = None,
+        after: object = None,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
         """Read blocks of a peer's cache, or of another cache of this manager, into a paged cache.
@@ -38,24 +43,35 @@ class PullingMethods(ManagerParts):
             src_layer_range: Layers of the source, None = all; range(first, last) with step 1.
             dst_layer_range: Layers of the destination, as many.
             tensor_num_per_layer: Tensors of one layer: 2 for K and V, 1 for a joint latent.
+            layers: Names of the layers, for caches of `register_layers`; None = all of the side that holds fewer.
+            src_slice: Bytes inside each source block: (offset, nbytes), (offset, nbytes, count, stride) or a
+                `BlockSlice`, or a list with one for each tensor of a layer; None = the whole block.
+            dst_slice: The same for destination blocks; both sides name as many bytes a block.
+            after: An event, or a list of events, of the device: nothing moves before they have happened.
             timeout: Seconds until it gives up.
 
         Raises:
             MissingArgumentError, CacheTypeError, CacheValueError, CacheIncompatibleError, OverlapError: A bad
                 argument; nothing moved.
             NotLinkedError, CacheNotFoundError: No such link, key or cache; nothing moved.
+            NotSupportedError: Memory that the link's engine does not move, or an event that the driver does not know.
             AddressMovedError, CacheBusyError: A registered tensor moved; blocks are quarantined. Nothing moved.
             LinkLostError, TransferTimeoutError, TransferError: It started and did not finish; the error says which
                 blocks landed and which are unknown.
         """
         self._enter()
-        deadline = arguments.deadline("timeout", timeout)
-        layers = pulls.Layers(src_layer_range, dst_layer_range, tensor_num_per_layer)
-        key = pulls.check_key("src_cache_key", src_cache_key)
-        target = self._sources.target("dst_cache", dst_cache)
-        source = self._sources.find(key, target, deadline)
-        plan, first = pulls.plan_pull_blocks(source, target.shape, src_blocks, dst_blocks, layers)
-        self._transfers.pull(source, target, plan, first, deadline)
+        request = self._requests.pull_blocks(
+            src_cache_key,
+            dst_cache,
+            src_blocks,
+            dst_blocks,
+            LayerRanges(src_layer_range, dst_layer_range, tensor_num_per_layer),
+            arguments.deadline("timeout", timeout),
+            layers=layers,
+            src_slice=src_slice,
+            dst_slice=dst_slice,
+        )
+        self._transfers.run(request, after=after)
 
     def pull_cache(
         self,
@@ -67,6 +83,7 @@ class PullingMethods(ManagerParts):
         src_layer_range: range | None = None,
         dst_layer_range: range | None = None,
         tensor_num_per_layer: int = 2,
+        after: object = None,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
         """Read one batch entry of a peer's contiguous cache into one of a contiguous cache of this manager.
@@ -79,18 +96,19 @@ class PullingMethods(ManagerParts):
             src_layer_range: As in `pull_blocks`.
             dst_layer_range: As in `pull_blocks`.
             tensor_num_per_layer: As in `pull_blocks`.
+            after: As in `pull_blocks`.
             timeout: Seconds until it gives up.
 
         Raises:
             As `pull_blocks`.
         """
         self._enter()
-        deadline = arguments.deadline("timeout", timeout)
-        layers = pulls.Layers(src_layer_range, dst_layer_range, tensor_num_per_layer)
-        key = pulls.check_key("cache_key", cache_key)
-        if isinstance(key, BlocksCacheKey):
-            raise arguments.wrong_type("cache_key", key, "a CacheKey or CacheKeyByIdAndIndex; pull_blocks takes it")
-        target = self._sources.target("cache", cache)
-        source = self._sources.find(key, target, deadline)
-        plan, first = pulls.plan_pull_cache(source, target.shape, batch_index, size, layers)
-        self._transfers.pull(source, target, plan, first, deadline)
+        request = self._requests.pull_cache(
+            cache_key,
+            cache,
+            batch_index,
+            size,
+            LayerRanges(src_layer_range, dst_layer_range, tensor_num_per_layer),
+            arguments.deadline("timeout", timeout),
+        )
+        self._transfers.run(request, after=after)

@@ -23,10 +23,12 @@ from cachecore.driver import (
     MemoryOrigin,
     RegistrationRequest,
 )
+from cachecore.engine import CancelToken
 from cachecore.errors import CacheOutOfMemoryError, CacheValueError, EngineError, ForkedProcessError
 from cachecore.host.blocks import BlockTable
 from cachecore.host.memory_limit import available_bytes
 from cachecore.host.results import outcome_of
+from cachecore.host.waiting import wait_event
 from cachecore.outcome import Outcome
 from cachecore.planning import CopyPlan
 from cachecore.types import Placement
@@ -150,6 +152,10 @@ class HostDriver(BackendDriver):
             "the copy within this process",
             advice="a seccomp filter forbids process_vm_readv; allow it, or copy only memory that cachecore allocated",
         )
+
+    def wait_event(self, event: object, deadline: float, cancel: CancelToken | None = None) -> None:
+        """Wait for a `threading.Event`, a `concurrent.futures.Future` or an object with `synchronize()`."""
+        wait_event(event, deadline, cancel)
 
     def owns(self, plan: CopyPlan, *, local: bool) -> bool:
         """Whether one side of a plan lies in memory that this driver allocated, all of it."""

@@ -290,13 +290,15 @@ def test_a_pull_that_makes_no_sense_is_refused_by_name(managers, caches, call, e
     assert all((a == b).all() for a, b in zip(before, after, strict=True))
 
 
-def test_the_key_of_a_contiguous_cache_by_id_names_no_paged_one(managers, caches):
-    _, _, (paged, _), targets = caches
+def test_a_paged_cache_can_be_named_by_its_id_too(managers, caches):
+    _, arrays, (paged, _), targets = caches
     key = cc.CacheKeyByIdAndIndex(1, paged.cache_id)
-    with pytest.raises(cc.CacheIncompatibleError):
+    with pytest.raises(cc.CacheIncompatibleError, match="paged and has no entries"):
         managers[1].pull_cache(key, targets[1])
-    with pytest.raises(cc.CacheIncompatibleError):
-        managers[1].pull_blocks(key, targets[0], (), [0])
+    with pytest.raises(cc.CacheValueError, match="leave it 0"):
+        managers[1].pull_blocks(cc.CacheKeyByIdAndIndex(1, paged.cache_id, 1), targets[0], [0], [0])
+    managers[1].pull_blocks(key, targets[0], [2], [1])
+    assert (arrays["to_paged"][1][1] == arrays["paged"][1][2]).all()
 
 
 def test_caches_of_another_data_type_do_not_mix(managers, caches):

@@ -1,0 +1,191 @@
+"""Which tensors of two caches belong together: layers of both sides, and the part of each block that moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from cachecore import _arguments as arguments
+from cachecore import rules
+from cachecore.errors import CacheIncompatibleError
+from cachecore.parts import Part
+from cachecore.planning import Geometry
+from cachecore.shape import CacheShape
+from cachecore.slices import BlockSlice
+
+__all__ = ["LayerRanges", "Matched", "UniformMatch", "check_same_type"]
+
+
+class Matched(Protocol):
+    """Tensors of the caller's cache (local) and of the other end (remote), paired."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """All layers, tensors of equal geometry together."""
+
+    @property
+    def names(self) -> Sequence[object]:
+        """The layers: their names, where they have some, else their indexes in the caller's cache."""
+
+    @property
+    def tensor_indexes(self) -> Sequence[int]:
+        """Index in the caller's cache of each pair of a plan over `parts`."""
+
+    def layer_parts(self, layer: int) -> Sequence[Part]:
+        """The same for one layer, counted from 0 among those that move."""
+
+    def layer_tensor_indexes(self, layer: int) -> Sequence[int]:
+        """Index in the caller's cache of each pair of a plan over `layer_parts(layer)`."""
+
+
+class LayerRanges:
+    """The layers a transfer moves, as given by the caller for caches whose tensors are all alike.
+
+    Args:
+        src: `src_layer_range`.
+        dst: `dst_layer_range`.
+        tensors_per_layer: `tensor_num_per_layer`.
+    """
+
+    __slots__ = ("dst", "src", "tensors_per_layer")
+
+    def __init__(self, src: object, dst: object, tensors_per_layer: object) -> None:
+        self.src = src
+        self.dst = dst
+        self.tensors_per_layer = arguments.integer("tensor_num_per_layer", tensors_per_layer, 1, 2**32 - 1)
+
+    def tensors(self, source: CacheShape, target: CacheShape) -> tuple[int, int, int]:
+        """First tensor of the source, first tensor of the target, and how many tensors of each.
+
+        Raises:
+            CacheTypeError, CacheValueError, CacheIncompatibleError: See `rules.check_layers`; or the two ranges have
+                different lengths.
+        """
+        per_layer = self.tensors_per_layer
+        src = rules.check_layers("src_layer_range", self.src, source.num_tensors, per_layer, side="source")
+        dst = rules.check_layers("dst_layer_range", self.dst, target.num_tensors, per_layer, side="destination")
+        count = src[1] - src[0]
+        if count != dst[1] - dst[0]:
+            raise CacheIncompatibleError(
+                f"src_layer_range {self.src or 'all'} of {source.owner} has {count // per_layer} layers and "
+                f"dst_layer_range {self.dst or 'all'} of {target.owner} has {(dst[1] - dst[0]) // per_layer}; "
+                "name as many layers on both sides"
+            )
+        return src[0], dst[0], count
+
+
+class UniformMatch:
+    """`Matched` for two caches whose tensors are all alike: layer i is the tensors [i * n, (i + 1) * n) of each.
+
+    Args:
+        local: The caller's cache, as blocks or as entries.
+        remote: The other end's.
+        local_first: Index of its first tensor.
+        remote_first: Index of the other end's first tensor.
+        count: How many tensors of each, a multiple of `tensors_per_layer`.
+        tensors_per_layer: n.
+        local_slices: What moves of each block, for each tensor of a layer; empty = whole blocks.
+        remote_slices: The same for the other end.
+    """
+
+    __slots__ = (
+        "_count",
+        "_local",
+        "_local_first",
+        "_local_slices",
+        "_per_layer",
+        "_remote",
+        "_remote_first",
+        "_remote_slices",
+    )
+
+    def __init__(
+        self,
+        local: Geometry,
+        remote: Geometry,
+        local_first: int,
+        remote_first: int,
+        count: int,
+        tensors_per_layer: int,
+        local_slices: Sequence[BlockSlice | None] = (),
+        remote_slices: Sequence[BlockSlice | None] = (),
+    ) -> None:
+        self._local, self._remote = local, remote
+        self._local_first, self._remote_first = local_first, remote_first
+        self._count, self._per_layer = count, tensors_per_layer
+        none = (None,) * tensors_per_layer
+        pairs = (
+            set(zip(local_slices or none, remote_slices or none, strict=True)) if local_slices or remote_slices else ()
+        )
+        #: Empty when every tensor of a layer moves the same bytes of its blocks.
+        self._local_slices = tuple(local_slices or none) if len(pairs) > 1 else tuple(local_slices[:1])
+        self._remote_slices = tuple(remote_slices or none) if len(pairs) > 1 else tuple(remote_slices[:1])
+
+    @property
+    def names(self) -> Sequence[object]:
+        """See `Matched`."""
+        first = self._local_first // self._per_layer
+        return range(first, first + self._count // self._per_layer)
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """See `Matched`."""
+        return self._parts(0, self._count)
+
+    @property
+    def tensor_indexes(self) -> Sequence[int]:
+        """See `Matched`."""
+        return self._indexes(0, self._count)
+
+    def layer_parts(self, layer: int) -> Sequence[Part]:
+        """See `Matched`."""
+        return self._parts(layer * self._per_layer, (layer + 1) * self._per_layer)
+
+    def layer_tensor_indexes(self, layer: int) -> Sequence[int]:
+        """See `Matched`."""
+        return self._indexes(layer * self._per_layer, (layer + 1) * self._per_layer)
+
+    def _differ(self) -> bool:
+        return len(self._local_slices) > 1 or len(self._remote_slices) > 1
+
+    def _parts(self, first: int, last: int) -> Sequence[Part]:
+        local, remote, step = self._local, self._remote, self._per_layer
+        here, there = self._local_first + first, self._remote_first + first
+        count = last - first
+        if not self._differ():
+            return (
+                Part(
+                    local if count == local.tensors else local.part(here, here + count),
+                    remote if count == remote.tensors else remote.part(there, there + count),
+                    self._local_slices[0] if self._local_slices else None,
+                    self._remote_slices[0] if self._remote_slices else None,
+                ),
+            )
+        return tuple(
+            Part(
+                local.part(here + j, here + count, step),
+                remote.part(there + j, there + count, step),
+                self._local_slices[j] if self._local_slices else None,
+                self._remote_slices[j] if self._remote_slices else None,
+            )
+            for j in range(step)
+        )
+
+    def _indexes(self, first: int, last: int) -> Sequence[int]:
+        low, high = self._local_first + first, self._local_first + last
+        if not self._differ():
+            return range(low, high)
+        return [index for j in range(self._per_layer) for index in range(low + j, high, self._per_layer)]
+
+
+def check_same_type(source: CacheShape, target: CacheShape) -> None:
+    """Refuse caches of two data types.
+
+    Raises:
+        CacheIncompatibleError: They differ.
+    """
+    if source.data_type is not target.data_type:
+        raise CacheIncompatibleError(
+            f"{source.owner} holds {source.data_type.name} and {target.owner} holds {target.data_type.name}; "
+            "a transfer moves bytes and converts nothing: register both with one data type"
+        )
