@@ -49,6 +49,7 @@ from cachecore.errors import (
     TransferError,
     TransferTimeoutError,
 )
+from cachecore.layers import LayersCache, LayerTensor, TensorSpec
 from cachecore.leases import BlockLease, LeaseInfo
 from cachecore.manager import CacheManager
 from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
@@ -101,6 +102,8 @@ __all__ = [
     "FailureCause",
     "ForkedProcessError",
     "InsecureLinkWarning",
+    "LayerTensor",
+    "LayersCache",
     "LeaseExpiredError",
     "LeaseInfo",
     "LinkBusyError",
@@ -125,6 +128,7 @@ __all__ = [
     "Stats",
     "StatusCode",
     "StillReachableError",
+    "TensorSpec",
     "TransferCancelledError",
     "TransferError",
     "TransferTimeoutError",

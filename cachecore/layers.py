@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from cachecore import _arguments as arguments
 from cachecore.errors import CacheValueError
 from cachecore.types import BlocksCacheKey, DataType, Placement
 
-__all__ = ["LayerTensor", "LayersCache", "TensorSpec"]
+__all__ = ["MAX_LAYERS", "MAX_LAYER_TENSORS", "MAX_NAME", "LayerTensor", "LayersCache", "TensorSpec"]
+
+#: Longest name of a layer or a group, in characters.
+MAX_NAME: Final = 200
+#: Most layers of one cache.
+MAX_LAYERS: Final = 8192
+#: Most tensors of one cache.
+MAX_LAYER_TENSORS: Final = 32768
 
 _MAX_RANK = 32
 

@@ -17,6 +17,7 @@ from cachecore import plugins, selection
 from cachecore.allocations import Allocations
 from cachecore.api.allocating import AllocatingMethods
 from cachecore.api.base import DEFAULT_TIMEOUT
+from cachecore.api.layers import LayersMethods
 from cachecore.api.leasing import LeasingMethods
 from cachecore.api.linking import LinkingMethods
 from cachecore.api.memory import MemoryMethods
@@ -32,6 +33,7 @@ from cachecore.errors import (
     StillReachableError,
 )
 from cachecore.events import Listeners
+from cachecore.layers import LayersCache
 from cachecore.peer import Peer
 from cachecore.peers import Peers, Security
 from cachecore.registrar import Registrar
@@ -45,7 +47,9 @@ from cachecore.types import Cache, CacheKey
 __all__ = ["CacheManager"]
 
 
-class CacheManager(RegisteringMethods, AllocatingMethods, MemoryMethods, LinkingMethods, PullingMethods, LeasingMethods):
+class CacheManager(
+    RegisteringMethods, LayersMethods, AllocatingMethods, MemoryMethods, LinkingMethods, PullingMethods, LeasingMethods
+):
     """Registers KV caches of one process and moves their blocks from and to linked peers.
 
     A context manager: leaving the block closes it. May be used by many threads at once; not by a forked child.
@@ -155,7 +159,7 @@ class CacheManager(RegisteringMethods, AllocatingMethods, MemoryMethods, Linking
         return self._peers.address
 
     @property
-    def caches(self) -> tuple[Cache, ...]:
+    def caches(self) -> tuple[Cache | LayersCache, ...]:
         """Registered and allocated caches, oldest first."""
         return tuple(item.cache for item in self._registry.caches() if item.state is State.LIVE and not item.released)
 

@@ -9,9 +9,11 @@ from cachecore import rules, tensors
 from cachecore.driver import BackendDriver
 from cachecore.engine import EngineBinding
 from cachecore.events import Event, Listeners
+from cachecore.given_layers import check_group, look_at_layers
+from cachecore.layers import LayersCache
 from cachecore.offers import record_of
 from cachecore.peers import Peers
-from cachecore.registry import LocalCache, Registry
+from cachecore.registry import Registered, Registry
 from cachecore.types import Cache, CacheDesc, Placement
 
 __all__ = ["Registrar"]
@@ -115,12 +117,36 @@ class Registrar:
             views=views,
         )
 
+    def register_layers(
+        self, layers: object, *, key: object = None, group: object = "", remote_accessible: object = None
+    ) -> LayersCache:
+        """Check, register and publish named layers; see `CacheManager.register_layers` for what is raised.
+
+        Args:
+            layers: As the caller gave them.
+            key: As the caller gave it.
+            group: As the caller gave it.
+            remote_accessible: As the caller gave it.
+        """
+        name = check_group(group)
+        cache = self._registry.register_layers(
+            look_at_layers(layers),
+            name,
+            key=key,
+            remote_accessible=lambda placement: rules.default_remote_accessible(
+                remote_accessible, placement, self._remote_access_optional, self._driver.name
+            ),
+            joined=self._publish,
+        ).cache
+        self._listeners.send(Event("registered", self._cluster_id, cache_id=cache.cache_id, detail=repr(cache)))
+        return cache
+
     def _placement(self, view: tensors.TensorView) -> Placement:
         """Where a tensor is: on a plain host, which allows both names, it is the device's; unknown is the host's."""
         self._driver.bind_thread()
         possible = self._driver.describe([(view.address, view.nbytes)])[0].placements
         return Placement.DEVICE if possible and Placement.DEVICE in possible else Placement.HOST
 
-    def _publish(self, cache: LocalCache) -> None:
+    def _publish(self, cache: Registered) -> None:
         if cache.remote_accessible:
             self._peers.publish([record_of(cache, self._engines)])

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar, overload
 
 from cachecore import _arguments as arguments
-from cachecore import rules
+from cachecore import placing, rules
 from cachecore.driver import Allocation, BackendDriver, RegistrationRequest
 from cachecore.engine import EngineBinding
-from cachecore.errors import CacheBusyError, CacheNotFoundError, PlacementError, RegistrationRefusedError
+from cachecore.errors import (
+    AlignmentError,
+    CacheBusyError,
+    CacheNotFoundError,
+    PlacementError,
+    RegistrationRefusedError,
+)
+from cachecore.given_layers import GivenLayers
+from cachecore.layers import LayersCache, TensorSpec
 from cachecore.local_caches import LocalCache, LocalLayers, Registered, State
 from cachecore.plugins import Policy
 from cachecore.regions import LocalRegion, NativeRegistrations
@@ -23,6 +32,8 @@ from cachecore.types import BlocksCacheKey, Cache, CacheDesc, CacheKey, CacheKey
 
 __all__ = ["LocalCache", "LocalLayers", "LocalRegion", "Registered", "Registry", "State", "busy_error"]
 
+
+C = TypeVar("C", bound=Registered)
 
 #: Addresses over both register functions, from the vendor's register page; used where a driver does not know better.
 _DOCUMENTED_BUDGET = 240
@@ -55,7 +66,7 @@ class Registry:
         self._native = threading.Lock()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        self._caches: dict[int, LocalCache] = {}
+        self._caches: dict[int, Registered] = {}
         self._regions: dict[tuple[int, int], LocalRegion] = {}
         self._last_id = 0
 
@@ -102,7 +113,7 @@ class Registry:
                 caches = list(self._caches.values())
                 regions = list(self._regions.values())
             if allocation is None:
-                rules.check_budget(sum(c.counted_addresses for c in caches), len(addrs), self._address_budget)
+                rules.check_budget(_counted_addresses(caches), len(addrs), self._address_budget)
             checked_key = rules.checked_blocks_key(
                 blocks_key, self._cluster_id, [c.blocks_key for c in caches if c.blocks_key is not None]
             )
@@ -124,15 +135,79 @@ class Registry:
             self._join(local, joined)
             return local
 
-    def _owned(self, region: LocalRegion, caches: Sequence[LocalCache]) -> rules.OwnedRange:
-        owners = ", ".join(str(c) for c in caches if region in c.regions)
-        return rules.OwnedRange(region.base, region.nbytes, owners)
+    def register_layers(
+        self,
+        given: GivenLayers,
+        group: str,
+        *,
+        key: object,
+        remote_accessible: Callable[[Placement], bool],
+        joined: Callable[[Registered], None] = lambda cache: None,
+    ) -> LocalLayers:
+        """Check everything, merge the tensors into regions, then register these; all of it or nothing.
+
+        Args:
+            given: The tensors.
+            group: Name of their block list.
+            key: BlocksCacheKey or None, not yet checked.
+            remote_accessible: Says for a placement whether peers may reach it.
+            joined: Called with the new cache before another registration can change anything.
+        """
+        self._driver.bind_thread()
+        infos = self._driver.describe(given.ranges)
+        names = [view.name for view in given.views]
+        rules.check_mapped(given.ranges, infos, names.__getitem__)
+        placement = placing.common_placement(given.views, infos)
+        rules.check_placement(placement, given.ranges, infos, names.__getitem__, "its placement")
+        remote = remote_accessible(placement)
+        with self._native:
+            with self._lock:
+                caches = list(self._caches.values())
+                regions = list(self._regions.values())
+            checked_key = rules.checked_blocks_key(key, self._cluster_id, (), name="key")
+            placing.check_key_and_group(checked_key, group, caches)
+            placed = placing.place(given, infos, placement, checked_key, caches, regions)
+            new = [one.region for one in placed if one.is_new]
+            rules.check_budget(
+                _counted_addresses(caches),
+                len(new),
+                self._address_budget,
+                name="layers",
+                what=f"regions for {len(names)} tensors",
+                remedy="cut the tensors from fewer and larger allocations",
+            )
+            rules.check_bytes(
+                placement,
+                sum(region.nbytes for region in regions if region.placement is placement),
+                sum(region.nbytes for region in new),
+                self._byte_limits[placement],
+                name="layers",
+            )
+            ranges = tuple((one.region.base, one.region.nbytes) for one in placed)
+            labels = tuple(one.label for one in placed)
+            try:
+                self._check_memory(RegistrationRequest("register_layers", ranges, placement, remote, True, labels))
+            except AlignmentError as error:
+                error.tensor_index = placed[error.tensor_index].first_view
+                raise
+            cache = LayersCache(self._last_id + 1, checked_key, group, placement, remote, given.described())
+            shape = given.shape(f"cache {cache.cache_id}", group, placement)
+            # What only an address is known of cannot be seen to move.
+            owned = [view for view in given.views if not isinstance(view.owner, TensorSpec)]
+            local = LocalLayers(cache, shape, owned, [one.region for one in placed])
+            self._join(local, joined)
+            return local
+
+    def _owned(self, region: LocalRegion, caches: Sequence[Registered]) -> rules.OwnedRange:
+        users = [cache for cache in caches if region in cache.regions]
+        repeatable = not any(isinstance(user, LocalLayers) for user in users)
+        return rules.OwnedRange(region.base, region.nbytes, ", ".join(map(str, users)), repeatable)
 
     def _check_memory(self, request: RegistrationRequest) -> None:
         self._driver.bind_thread()
         infos = self._driver.describe(request.ranges)
-        rules.check_mapped(request.ranges, infos)
-        rules.check_placement(request.placement, request.ranges, infos)
+        rules.check_mapped(request.ranges, infos, request.label)
+        rules.check_placement(request.placement, request.ranges, infos, request.label)
         self._driver.check_registration(request, infos)
         for policy in self._policies:
             try:
@@ -143,7 +218,7 @@ class Registry:
                     f"{type(error).__name__}: {error}"
                 ) from error
 
-    def _join(self, cache: LocalCache, joined: Callable[[LocalCache], None]) -> None:
+    def _join(self, cache: C, joined: Callable[[C], None]) -> None:
         if cache.remote_accessible:
             self._natives.register([region for region in cache.regions if region.remote_references == 0])
         with self._lock:
@@ -173,8 +248,14 @@ class Registry:
 
     # --- looking up ----------------------------------------------------------------------------------------------
 
-    def get(self, cache: Cache, name: str) -> LocalCache:
-        """The registration of a `Cache` of this manager.
+    @overload
+    def get(self, cache: Cache, name: str) -> LocalCache: ...
+
+    @overload
+    def get(self, cache: LayersCache, name: str) -> LocalLayers: ...
+
+    def get(self, cache: Cache | LayersCache, name: str) -> Registered:
+        """The registration of a cache of this manager.
 
         Raises:
             CacheNotFoundError: It is not registered here, or is being unregistered.
@@ -190,8 +271,12 @@ class Registry:
             raise CacheNotFoundError(f"{name} is {cache!r}, which was deallocated and waits for its keys to be used up")
         return found
 
-    def by_key(self, key: TransferKey) -> tuple[LocalCache, int]:
+    def by_key(self, key: TransferKey, group: str | None = None) -> tuple[Registered, int]:
         """The cache and batch index that a key of this manager names.
+
+        Args:
+            key: Which.
+            group: For a BlocksCacheKey: the group of a cache of named layers, None for a cache of one shape.
 
         Raises:
             CacheNotFoundError: It names none.
@@ -203,16 +288,18 @@ class Registry:
                     continue
                 if isinstance(key, CacheKeyByIdAndIndex):
                     if cache.cache.cache_id == key.cache_id:
-                        arguments.integer("batch_index of the key", key.batch_index, 0, cache.desc.batch_size - 1)
+                        entries = cache.desc.batch_size if isinstance(cache, LocalCache) else 1
+                        arguments.integer("batch_index of the key", key.batch_index, 0, entries - 1)
                         return cache, key.batch_index
                 elif isinstance(key, BlocksCacheKey):
-                    if cache.blocks_key == key:
+                    if cache.blocks_key == key and (cache.group if isinstance(cache, LocalLayers) else None) == group:
                         return cache, 0
                 elif key in cache.keys:
                     return cache, cache.keys.index(key)
-        raise CacheNotFoundError(f"{key} names no cache of this manager; register one with this key first")
+        layers = "" if group is None else f" with layers of group {group!r}"
+        raise CacheNotFoundError(f"{key}{layers} names no cache of this manager; register one with this key first")
 
-    def by_id(self, cache_id: int) -> LocalCache:
+    def by_id(self, cache_id: int) -> Registered:
         """The registration of a cache id, in any state.
 
         Raises:
@@ -224,7 +311,7 @@ class Registry:
             raise CacheNotFoundError(f"cache_id is {cache_id}, which is not registered; registered: {known}")
         return found
 
-    def caches(self) -> list[LocalCache]:
+    def caches(self) -> list[Registered]:
         """All registered caches, oldest first."""
         with self._lock:
             return list(self._caches.values())
@@ -232,7 +319,7 @@ class Registry:
     def usage(self) -> tuple[int, int, int]:
         """(caches, addresses, bytes) registered now."""
         with self._lock:
-            addresses = sum(cache.counted_addresses for cache in self._caches.values())
+            addresses = _counted_addresses(self._caches.values())
             return len(self._caches), addresses, sum(region.nbytes for region in self._regions.values())
 
     # --- keys ----------------------------------------------------------------------------------------------------
@@ -249,13 +336,15 @@ class Registry:
         """
         with self._lock:
             for cache in self._caches.values():
+                if not isinstance(cache, LocalCache):
+                    continue
                 if cache.state is State.LIVE and key in cache.keys and cache_id in (None, cache.cache.cache_id):
                     unused = CacheKey(key.cluster_id)
                     cache.keys = tuple(unused if item == key else item for item in cache.keys)
                     return cache
         return None
 
-    def release(self, cache: LocalCache) -> bool:
+    def release(self, cache: Registered) -> bool:
         """Note that the caller has given a cache back that keys still name; returns whether any does."""
         with self._lock:
             cache.released = cache.has_keys
@@ -263,7 +352,7 @@ class Registry:
 
     # --- counting transfers --------------------------------------------------------------------------------------
 
-    def begin(self, *caches: LocalCache) -> None:
+    def begin(self, *caches: Registered) -> None:
         """Count a transfer that uses the caches.
 
         Raises:
@@ -276,14 +365,14 @@ class Registry:
             for cache in caches:
                 cache.running += 1
 
-    def end(self, *caches: LocalCache) -> None:
+    def end(self, *caches: Registered) -> None:
         """Count the end of a transfer that `begin` counted."""
         with self._idle:
             for cache in caches:
                 cache.running -= 1
             self._idle.notify_all()
 
-    def wait_idle(self, caches: Sequence[LocalCache], deadline: float) -> list[LocalCache]:
+    def wait_idle(self, caches: Sequence[Registered], deadline: float) -> list[Registered]:
         """Wait until no transfer of this process uses the caches; returns those still in use at the deadline."""
         with self._idle:
             while True:
@@ -295,13 +384,13 @@ class Registry:
 
     # --- unregistering -------------------------------------------------------------------------------------------
 
-    def retire(self, cache: LocalCache) -> None:
+    def retire(self, cache: Registered) -> None:
         """Refuse new transfers on the cache from now on. Repeating it is harmless."""
         with self._lock:
             if cache.state is State.LIVE:
                 cache.state = State.RETIRING
 
-    def remove(self, cache: LocalCache) -> None:
+    def remove(self, cache: Registered) -> None:
         """Deregister what only this cache used, free what was allocated for it, forget it. Nothing may use it any more.
 
         Raises:
@@ -311,7 +400,7 @@ class Registry:
         with self._native:
             self._remove(cache)
 
-    def _remove(self, cache: LocalCache) -> None:
+    def _remove(self, cache: Registered) -> None:
         for region in cache.regions:
             if cache.remote_accessible and region.remote_references == 1:
                 self._natives.deregister(region)
@@ -327,7 +416,19 @@ class Registry:
             cache.state = State.GONE
 
 
-def busy_error(caches: Sequence[LocalCache], peers: tuple[int, ...], why: str) -> CacheBusyError:
+def _counted_addresses(caches: Iterable[Registered]) -> int:
+    """How many addresses of the budget are used: of layers one a region, which several caches may share."""
+    merged: set[int] = set()
+    counted = 0
+    for cache in caches:
+        if isinstance(cache, LocalCache):
+            counted += cache.counted_addresses
+        else:
+            merged.update(region.base for region in cache.regions)
+    return counted + len(merged)
+
+
+def busy_error(caches: Sequence[Registered], peers: tuple[int, ...], why: str) -> CacheBusyError:
     """The error for memory that is still in use at a deadline."""
     ranges = tuple((region.base, region.nbytes) for cache in caches for region in cache.regions)
     listed = ", ".join(str(cache) for cache in caches)

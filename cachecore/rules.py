@@ -6,7 +6,7 @@ What only one product asks for (alignment, kinds of memory, unsupported features
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cachecore import _arguments as arguments
@@ -44,6 +44,8 @@ class OwnedRange:
     base: int
     nbytes: int
     owner: str
+    #: Whether the exact same range may be registered again.
+    repeatable: bool = True
 
     @property
     def end(self) -> int:
@@ -51,16 +53,32 @@ class OwnedRange:
         return self.base + self.nbytes
 
 
-def check_budget(used: int, asked: int, limit: int) -> None:
-    """Refuse more addresses than the product registers, over both register functions together.
+def check_budget(
+    used: int,
+    asked: int,
+    limit: int,
+    *,
+    name: str = "addrs",
+    what: str = "addresses",
+    remedy: str = "use fewer and larger tensors",
+) -> None:
+    """Refuse more addresses than the product registers, over all register functions together.
+
+    Args:
+        used: Addresses registered now.
+        asked: How many the call would add.
+        limit: How many there can be.
+        name: The parameter that asks for them.
+        what: What it asks for.
+        remedy: What to do beside unregistering.
 
     Raises:
         AddressBudgetError: With how many are used, asked for and left.
     """
     if used + asked > limit:
         raise AddressBudgetError(
-            f"addrs asks for {asked} addresses; {used} of {limit} are registered, {limit - used} are left. "
-            "Unregister a cache, or use fewer and larger tensors",
+            f"{name} asks for {asked} {what}; {used} of {limit} are registered, {limit - used} are left. "
+            f"Unregister a cache, or {remedy}",
             used=used,
             asked=asked,
             limit=limit,
@@ -109,9 +127,12 @@ def check_no_overlap(new: Sequence[OwnedRange], live: Sequence[OwnedRange]) -> N
     for item in merged:
         if furthest is not None and item.base < furthest.end:
             same = (item.base, item.nbytes) == (furthest.base, furthest.nbytes)
+            same = same and item.repeatable and furthest.repeatable
             # Two live regions never overlap, two new ones were checked above: this is one of each.
             if not same:
                 mine, other = (item, furthest) if id(item) in wanted else (furthest, item)
+                if not other.repeatable:
+                    raise _overlap(mine, other, "memory of register_layers can only be shared by register_layers")
                 raise _overlap(mine, other, "only the exact same range may be registered again")
         if furthest is None or item.end >= furthest.end:
             furthest = item
@@ -125,8 +146,15 @@ def _overlap(mine: OwnedRange, other: OwnedRange, rule: str) -> OverlapError:
     )
 
 
-def check_mapped(ranges: Sequence[tuple[int, int]], infos: Sequence[MemoryInfo]) -> None:
+def check_mapped(
+    ranges: Sequence[tuple[int, int]], infos: Sequence[MemoryInfo], label: Callable[[int], str] = "addrs[{}]".format
+) -> None:
     """Refuse ranges that the driver says nothing may be registered in.
+
+    Args:
+        ranges: (address, bytes) of each.
+        infos: What the driver says about each.
+        label: What the caller calls the range at a position.
 
     Raises:
         MemoryAccessError: Names tensor index, range and the driver's reason.
@@ -134,13 +162,26 @@ def check_mapped(ranges: Sequence[tuple[int, int]], infos: Sequence[MemoryInfo])
     for index, ((base, nbytes), info) in enumerate(zip(ranges, infos, strict=True)):
         if info.placements is not None and not info.placements:
             raise MemoryAccessError(
-                f"addrs[{index}] is {base:#x} with {nbytes} bytes: {info.reason}. "
+                f"{label(index)} is {base:#x} with {nbytes} bytes: {info.reason}. "
                 "Register memory that is mapped readable and writable in this process for its whole length"
             )
 
 
-def check_placement(placement: Placement, ranges: Sequence[tuple[int, int]], infos: Sequence[MemoryInfo]) -> None:
+def check_placement(
+    placement: Placement,
+    ranges: Sequence[tuple[int, int]],
+    infos: Sequence[MemoryInfo],
+    label: Callable[[int], str] = "addrs[{}]".format,
+    said: str = "cache_desc.placement",
+) -> None:
     """Refuse memory that is not where the descriptor says; where the runtime cannot tell, HOST is believed.
+
+    Args:
+        placement: Where it should be.
+        ranges: (address, bytes) of each.
+        infos: What the driver says about each.
+        label: What the caller calls the range at a position.
+        said: What said where it should be.
 
     Raises:
         PlacementError: Names tensor index, address, where it is and what the descriptor says.
@@ -151,9 +192,9 @@ def check_placement(placement: Placement, ranges: Sequence[tuple[int, int]], inf
             continue
         where = " or ".join(sorted(p.name for p in possible)) if possible else "not known to the runtime"
         raise PlacementError(
-            f"addrs[{index}] is {base:#x}, memory that is {where} ({info.origin.value}"
-            f"{', ' + info.reason if info.reason else ''}); cache_desc.placement is {placement.name}. "
-            "Give the descriptor the placement the memory has"
+            f"{label(index)} is {base:#x}, memory that is {where} ({info.origin.value}"
+            f"{', ' + info.reason if info.reason else ''}); {said} is {placement.name}. "
+            "Give the placement that the memory has"
         )
 
 
@@ -182,7 +223,9 @@ def default_remote_accessible(value: object, placement: Placement, optional: boo
     return chosen
 
 
-def checked_blocks_key(key: object, cluster_id: int, live: Iterable[BlocksCacheKey]) -> BlocksCacheKey | None:
+def checked_blocks_key(
+    key: object, cluster_id: int, live: Iterable[BlocksCacheKey], *, name: str = "blocks_cache_key"
+) -> BlocksCacheKey | None:
     """The key of a blocks cache: this manager's cluster id, not in use.
 
     Raises:
@@ -190,12 +233,12 @@ def checked_blocks_key(key: object, cluster_id: int, live: Iterable[BlocksCacheK
     """
     if key is None:
         return None
-    arguments.instance("blocks_cache_key", key, BlocksCacheKey)
+    arguments.instance(name, key, BlocksCacheKey)
     assert isinstance(key, BlocksCacheKey)
-    _check_own("blocks_cache_key", key, cluster_id)
+    _check_own(name, key, cluster_id)
     if key in live:
         raise CacheKeyExistsError(
-            f"blocks_cache_key is {key}, which names a live cache; unregister that one first or use another model_id"
+            f"{name} is {key}, which names a live cache; unregister that one first or use another model_id"
         )
     return key
 

@@ -11,17 +11,11 @@ from typing import Annotated
 
 import msgspec
 
+from cachecore.layers import MAX_LAYER_TENSORS, MAX_LAYERS, MAX_NAME
 from cachecore.shape import BlockKind, LayersShape
 from cachecore.types import DataType, Placement
 
-__all__ = ["MAX_LAYERS", "MAX_LAYER_TENSORS", "MAX_NAME", "KindRecord", "LayersRecord", "layers_record"]
-
-#: Longest name of a layer or a group, in characters.
-MAX_NAME = 200
-#: Most layers of one cache.
-MAX_LAYERS = 8192
-#: Most tensors of one cache.
-MAX_LAYER_TENSORS = 32768
+__all__ = ["KindRecord", "LayersRecord", "layers_record"]
 
 _Dimension = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 _Group = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]

@@ -52,7 +52,7 @@ def check_registration(request: RegistrationRequest, infos: Sequence[MemoryInfo]
     for index, ((address, nbytes), info) in enumerate(zip(request.ranges, infos, strict=True)):
         if info.origin is MemoryOrigin.HOST_PINNED:
             raise CacheValueError(
-                f"addrs[{index}] is {address:#x} with {nbytes} bytes of {info.origin.value}: on {PRODUCT} the host's "
+                f"{request.label(index)} is {address:#x} with {nbytes} bytes of {info.origin.value}: on {PRODUCT} the host's "
                 "network card cannot register memory of aclrtMallocHost. Use ordinary memory, for example "
                 "driver.allocate(nbytes, Placement.HOST)"
             )

@@ -130,9 +130,11 @@ class Rules:
             self._check_host_memory(request, infos)
         elif self.transport is Transport.HCCS:
             for index, ((address, nbytes), info) in enumerate(zip(request.ranges, infos, strict=True)):
-                self._check_alignment(request.is_blocks, index, address, nbytes, info)
+                self._check_alignment(request, index, address, nbytes, info)
 
-    def _check_alignment(self, is_blocks: bool, index: int, address: int, nbytes: int, info: MemoryInfo) -> None:
+    def _check_alignment(
+        self, request: RegistrationRequest, index: int, address: int, nbytes: int, info: MemoryInfo
+    ) -> None:
         """The HCCS rule: shared memory starts on a boundary of its page table.
 
         What aclrtMalloc returned is accepted by `register_blocks_cache` as it is; any other memory (virtual memory
@@ -141,7 +143,7 @@ class Rules:
         """
         origin = info.origin if info.origin is not MemoryOrigin.UNKNOWN else self.assume_origin
         page = info.page_size or self.page_size
-        if not is_blocks:
+        if not request.is_blocks:
             required, rule = HUGE_PAGE, "register_cache needs 2 MiB at the start of every region"
         elif origin is MemoryOrigin.ACLRT_MALLOC:
             return
@@ -153,7 +155,7 @@ class Rules:
         source = f": {info.reason}" if info.reason else ""
         page_text = f"page size {page}" if info.page_size else f"page size not known, {page} assumed"
         message = (
-            f"addrs[{index}] is {address:#x} with {nbytes} bytes: over HCCS on {self.line.value}, {rule}. "
+            f"{request.label(index)} is {address:#x} with {nbytes} bytes: over HCCS on {self.line.value}, {rule}. "
             f"Its origin is {origin.value} ({page_text}{source}); it lies {beyond} bytes behind a boundary of "
             f"{required} and {required - beyond} before the next. Allocate with driver.allocate_aligned(nbytes), cut "
             "with aligned_view(tensor) from a tensor that is 2 MiB larger, or use the RoCE transport "
@@ -177,7 +179,7 @@ class Rules:
             origin = info.origin if info.origin is not MemoryOrigin.UNKNOWN else self.assume_origin
             if origin is not MemoryOrigin.HOST_PINNED:
                 raise CacheValueError(
-                    f"addrs[{index}] is {address:#x} with {nbytes} bytes of {origin.value}: over RoCE on "
+                    f"{request.label(index)} is {address:#x} with {nbytes} bytes of {origin.value}: over RoCE on "
                     f"{self.line.value} host memory comes from aclrtMallocHost. Allocate it with "
                     "driver.allocate(nbytes, Placement.HOST)"
                 )
