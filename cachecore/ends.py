@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, Protocol
 
 from cachecore import _arguments as arguments
@@ -17,7 +18,8 @@ from cachecore.driver import BackendDriver
 from cachecore.engine import CancelToken, Operation, TransferEngine
 from cachecore.errors import CacheError, CacheValueError, LinkLostError, NotSupportedError
 from cachecore.layers import LayersCache
-from cachecore.local_caches import Registered
+from cachecore.leases import BlockLease, check_lease
+from cachecore.local_caches import LocalLayers, Registered
 from cachecore.outcome import FailureCause, Outcome
 from cachecore.peers import Link, Peers, RemoteCache
 from cachecore.planning import CopyPlan
@@ -79,6 +81,12 @@ class End(Protocol):
     def settled(self) -> None:
         """The transfer that `end(False)` reported has stopped."""
 
+    def check_lease(self, name: str, lease: object) -> BlockLease:
+        """A lease of this very cache; raises where it is none, or another one's."""
+
+    def claim(self, lease_id: str, deadline: float) -> Callable[[], None]:
+        """Keep the blocks of a lease until the returned function is called; raises LeaseExpiredError."""
+
     def prepare(self, op: Operation, deadline: float) -> None:
         """Before the first byte; raises when the end cannot be trusted, or not be written."""
 
@@ -111,10 +119,12 @@ class LocalEnd:
         cluster_id: int,
         driver: BackendDriver,
         registry: Registry,
+        peers: Peers,
         cache: Registered,
         entry: int | None,
         consume: Consume = _keep,
     ) -> None:
+        self._peers = peers
         self.shape = cache.shape
         self.entry = entry
         self.cluster_id = cluster_id
@@ -138,6 +148,21 @@ class LocalEnd:
     def settled(self) -> None:
         """See `End.settled`."""
         self._registry.end(self._cache)
+
+    def check_lease(self, name: str, lease: object) -> BlockLease:
+        """See `End.check_lease`."""
+        return check_lease(
+            name,
+            lease,
+            cluster_id=self.cluster_id,
+            incarnation=self._peers.identity.incarnation,
+            cache_id=self._cache.cache.cache_id,
+        )
+
+    def claim(self, lease_id: str, deadline: float) -> Callable[[], None]:
+        """See `End.claim`."""
+        leases = self._peers.leases
+        return partial(leases.release_here, leases.claim_here(lease_id))
 
     def prepare(self, op: Operation, deadline: float) -> None:
         """A cache of this process can always be trusted."""
@@ -185,6 +210,21 @@ class RemoteEnd:
     def settled(self) -> None:
         """See `End.settled`."""
         self._link.settled(self._remote)
+
+    def check_lease(self, name: str, lease: object) -> BlockLease:
+        """See `End.check_lease`."""
+        return check_lease(
+            name,
+            lease,
+            cluster_id=self.cluster_id,
+            incarnation=self._link.identity.incarnation,
+            cache_id=self._remote.cache_id,
+        )
+
+    def claim(self, lease_id: str, deadline: float) -> Callable[[], None]:
+        """See `End.claim`. One round trip."""
+        self._link.claim(lease_id, deadline)
+        return partial(self._link.release_claim, lease_id)
 
     def prepare(self, op: Operation, deadline: float) -> None:
         """Wait for the lease, and let the owner know before the first write over this link."""
@@ -263,12 +303,13 @@ class Ends:
             CacheValueError: Its batch index is outside the cache, or `own` may not be reached from outside.
             NotSupportedError: The link's engine does not move between memory of these placements.
         """
+        group = own.group if isinstance(own, LocalLayers) else None
         if key.cluster_id == self._cluster_id:
-            cache, index = self._registry.by_key(key)
+            cache, index = self._registry.by_key(key, group)
             entry = _entry(key, cache.shape, index)
-            return LocalEnd(self._cluster_id, self._driver, self._registry, cache, entry, self._consume)
+            return LocalEnd(self._cluster_id, self._driver, self._registry, self._peers, cache, entry, self._consume)
         link = self._peers.get(key.cluster_id)
-        remote, index = link.lookup(key, deadline=deadline)
+        remote, index = link.lookup(key, deadline=deadline, group=group)
         entry = _entry(key, remote.shape, index)
         if link.engine is not None:
             if not own.remote_accessible:

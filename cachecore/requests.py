@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cachecore import _arguments as arguments
-from cachecore import slices
+from cachecore import layouts, slices
 from cachecore.ends import End, Ends
 from cachecore.engine import Operation
 from cachecore.errors import CacheIncompatibleError, CacheValueError
+from cachecore.leases import check_blocks
 from cachecore.local_caches import Registered
 from cachecore.matching import LayerRanges, Matched, UniformMatch, check_same_type
 from cachecore.parts import Part, plan_parts
@@ -51,9 +52,10 @@ class Request:
         whole: All of it in one step.
         matched: Which tensors move.
         consumes: The key that its success uses up, where the owner lets pulls do that; None for no key.
+        lease_id: The block lease that it is made under, None for none.
     """
 
-    __slots__ = ("_planner", "consumes", "deadline", "end", "matched", "op", "own", "whole")
+    __slots__ = ("_planner", "consumes", "deadline", "end", "lease_id", "matched", "op", "own", "whole")
 
     def __init__(
         self, end: End, own: Registered, op: Operation, deadline: float, matched: Matched, planner: Planner
@@ -61,6 +63,7 @@ class Request:
         self.end, self.own, self.op, self.deadline = end, own, op, deadline
         self.matched = matched
         self.consumes: CacheKey | None = None
+        self.lease_id: str | None = None
         self._planner = planner
         self.whole = Step(planner(matched.parts), matched.tensor_indexes, len(matched.names))
 
@@ -91,6 +94,7 @@ class Requests:
         layers: object = None,
         src_slice: object = None,
         dst_slice: object = None,
+        lease: object = None,
     ) -> Request:
         """See `CacheManager.pull_blocks`."""
         checked = check_key("src_cache_key", key)
@@ -98,7 +102,13 @@ class Requests:
         end = self._ends.find(checked, own, deadline)
         if not own.shape.is_blocks:
             raise CacheIncompatibleError(f"dst_cache is {own.shape.owner}, which is not paged; use pull_cache for it")
+        if lease is not None:
+            checked_lease = end.check_lease("lease", lease)
         if end.entry is not None:
+            if lease is not None:
+                raise CacheValueError(
+                    "lease is given and the key names an entry of a contiguous cache; only blocks are leased"
+                )
             return self._entry_to_blocks(end, own, src_blocks, dst_blocks, ranges, deadline, src_slice, dst_slice)
         matched = _match_blocks(own.shape, end.shape, Operation.READ, ranges, layers, dst_slice, src_slice)
         same_process = end.same_process
@@ -106,7 +116,11 @@ class Requests:
         def planner(parts: Sequence[Part]) -> CopyPlan:
             return plan_parts(parts, dst_blocks, src_blocks, same_process=same_process)
 
-        return Request(end, own, Operation.READ, deadline, matched, planner)
+        request = Request(end, own, Operation.READ, deadline, matched, planner)
+        if lease is not None:  # after planning, which has checked the ids
+            check_blocks(checked_lease, "src_blocks", src_blocks)
+            request.lease_id = checked_lease.lease_id
+        return request
 
     def push_blocks(
         self,
@@ -264,6 +278,12 @@ def _match_blocks(
     other_slice: object,
 ) -> Matched:
     """Which tensors of two paged caches belong together."""
+    names = ("dst_slice", "src_slice") if op is Operation.READ else ("src_slice", "dst_slice")
+    if isinstance(own, LayersShape) and isinstance(other, LayersShape):
+        for name, value in (("src_layer_range", ranges.src), ("dst_layer_range", ranges.dst)):
+            if value is not None:
+                raise CacheValueError(f"{name} is {value!r:.80}; layers of these caches have names, use layers=[...]")
+        return layouts.match(own, other, layers, own_slice, other_slice, local_name=names[0], remote_name=names[1])
     own, other = _uniform(own), _uniform(other)
     if layers is not None:
         raise CacheValueError(
@@ -272,7 +292,6 @@ def _match_blocks(
         )
     if own_slice is None and other_slice is None:
         return _match(own, other, own.blocks, other.blocks, op, ranges)
-    names = ("dst_slice", "src_slice") if op is Operation.READ else ("src_slice", "dst_slice")
     return _match(
         own,
         other,

@@ -122,6 +122,7 @@ class LayersShape:
         starts: Position of the first tensor of each layer, and behind the last one the number of tensors.
         positions: Position of each layer by its name.
         bases: `addrs`, packed native uint64.
+        matches: What was found to belong together with other caches, see `layouts.match`.
     """
 
     is_blocks = True
@@ -149,6 +150,7 @@ class LayersShape:
         self.bases = memoryview(array("Q", self.addrs)).toreadonly()
         self.kinds = tuple(kinds)
         self.kind_of = tuple(kind_of)
+        self.matches: dict[object, object] = {}
 
     @property
     def num_tensors(self) -> int:
