@@ -35,8 +35,8 @@ class Geometry:
             CacheTypeError, CacheValueError, MissingArgumentError: Naming the argument.
         """
 
-    def part(self, start: int, stop: int) -> Geometry:
-        """The same geometry of tensors `start` to `stop` (exclusive) only. Copies no addresses."""
+    def part(self, start: int, stop: int, step: int = 1) -> Geometry:
+        """The same geometry of every `step`-th of the tensors `start` to `stop` (exclusive). Copies no addresses."""
 
     @property
     def tensors(self) -> int:
@@ -113,10 +113,23 @@ class CopyPlan:
     def block_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
         """Destination blocks of half-open chunk ranges: (position of the tensor in the plan, first block, count).
 
-        Sorted, neighbours joined.
+        A block counts when a chunk writes at least one byte of it. Sorted, neighbours joined.
 
         Raises:
             CacheValueError: The plan has no such chunks.
+        """
+
+    def overlaps(self, intervals: Sequence[int] | bytes | Any, *, local: bool) -> tuple[int, int] | None:
+        """The (start, end) of an interval of addresses that the plan shares a byte with, None when there is none.
+
+        Of several, the lowest one that the first such chunk touches.
+
+        Args:
+            intervals: Start and end (exclusive) of each in turn, as packed native uint64; sorted and disjoint.
+            local: Look at the local side, else at the remote one.
+
+        Raises:
+            CacheValueError: An interval is empty or out of order.
         """
 
 def plan_blocks(
@@ -127,11 +140,25 @@ def plan_blocks(
     destination_is_local: bool,
     local_name: str,
     remote_name: str,
-    local_slice: tuple[int, int] | None,
-    remote_slice: tuple[int, int] | None,
+    local_slice: tuple[int, ...] | None,
+    remote_slice: tuple[int, ...] | None,
     same_process: bool,
 ) -> CopyPlan:
     """See `cachecore.planning.plan_blocks`."""
+
+def plan_parts(
+    parts: tuple[tuple[Geometry, Geometry, tuple[int, ...] | None, tuple[int, ...] | None], ...],
+    local_blocks: Any,
+    remote_blocks: Any,
+    destination_is_local: bool,
+    local_name: str,
+    remote_name: str,
+    same_process: bool,
+) -> CopyPlan:
+    """See `cachecore.planning.plan_parts`."""
+
+def plan_block_map(destination: Geometry, source: Geometry, mapping: Any, name: str, same_process: bool) -> CopyPlan:
+    """See `cachecore.planning.plan_block_map`."""
 
 def plan_entry(
     local: Geometry,
@@ -144,19 +171,35 @@ def plan_entry(
     remote_name: str,
     size_name: str,
     same_process: bool,
+    local_offset: int = 0,
+    remote_offset: int = 0,
+    local_offset_name: str = "local_offset",
+    remote_offset_name: str = "remote_offset",
 ) -> CopyPlan:
-    """See `cachecore.planning.plan_entry`."""
+    """See `cachecore.planning.plan_entry` and `plan_copy`."""
 
 def plan_entry_to_blocks(
     local: Geometry,
     remote: Geometry,
-    local_blocks: Any,
-    remote_entry: int,
+    blocks: Any,
+    entry: int,
     blocks_name: str,
     entry_name: str,
     same_process: bool,
+    destination_is_local: bool = True,
 ) -> CopyPlan:
     """See `cachecore.planning.plan_entry_to_blocks`."""
+
+def first_missing(allowed: Sequence[int] | bytes | Any, blocks: Any) -> int:
+    """Position of the first of `blocks` that is not in `allowed`, -1 when all are.
+
+    Args:
+        allowed: In any order; bytes are taken as packed native uint64.
+        blocks: As in `cachecore.planning.plan_blocks`.
+
+    Raises:
+        MissingArgumentError, CacheTypeError, CacheValueError: A list is not made of integers.
+    """
 
 def buffer_address(exporter: object) -> int:
     """Address of the first element of an object with a buffer.

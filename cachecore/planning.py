@@ -6,17 +6,85 @@ pairs of tensor addresses times runs that all of them share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from cachecore import _arguments as arguments
 from cachecore import _core
 from cachecore._core import CopyPlan, Geometry
+from cachecore.entry_plans import Side, plan_copy, plan_entry, plan_entry_to_blocks
+from cachecore.slices import BlockSlice
 
-__all__ = ["CopyPlan", "Geometry", "Side", "plan_blocks", "plan_entry", "plan_entry_to_blocks"]
+__all__ = [
+    "CopyPlan",
+    "Geometry",
+    "Part",
+    "Side",
+    "plan_block_map",
+    "plan_blocks",
+    "plan_copy",
+    "plan_entry",
+    "plan_entry_to_blocks",
+    "plan_parts",
+]
 
-#: The side of a plan that is written: "local" for reads from a peer, "remote" for writes to it.
-Side = Literal["local", "remote"]
+
+class Part(NamedTuple):
+    """Tensors of one geometry on each side, of which the same bytes of each block move.
+
+    Attributes:
+        local: Tensors of the caller's cache.
+        remote: As many of the other cache.
+        local_slice: What moves of each local block; None = the whole block.
+        remote_slice: The same for each remote block. Both name as many bytes, in order; the pieces may be cut otherwise.
+    """
+
+    local: Geometry
+    remote: Geometry
+    local_slice: BlockSlice | None = None
+    remote_slice: BlockSlice | None = None
+
+
+def plan_parts(
+    parts: Sequence[Part],
+    local_blocks: Sequence[int] | Any,
+    remote_blocks: Sequence[int] | Any,
+    *,
+    destination: Side = "local",
+    local_name: str | None = None,
+    remote_name: str | None = None,
+    same_process: bool = False,
+) -> CopyPlan:
+    """Plan block `remote_blocks[i]` <-> block `local_blocks[i]`, for every tensor pair of every part.
+
+    The lists are read and checked once; the plan has one group for each part, in order. Pieces that are contiguous on
+    both sides become one run, within a block and across neighbouring blocks.
+
+    Args:
+        parts: At least one.
+        local_blocks: As in `plan_blocks`; valid in every part.
+        remote_blocks: As in `plan_blocks`; valid in every part.
+        destination: The side that is written.
+        local_name: What the caller's user calls `local_blocks`, for messages; None = "dst_blocks" or "src_blocks".
+        remote_name: The same for `remote_blocks`.
+        same_process: Both sides are memory of this process: refuse to read a byte that is also written, by whatever
+            part.
+
+    Raises:
+        MissingArgumentError, CacheTypeError, CacheValueError, CacheIncompatibleError, OverlapError: As in
+            `plan_blocks`; slices are called `src_slice` and `dst_slice`. CacheValueError also for slices that cut the
+            blocks into more than 2**26 pieces.
+    """
+    to_local = destination == "local"
+    return _core.plan_parts(
+        tuple((local, remote, _fields(cut), _fields(other)) for local, remote, cut, other in parts),
+        local_blocks,
+        remote_blocks,
+        to_local,
+        local_name or ("dst_blocks" if to_local else "src_blocks"),
+        remote_name or ("src_blocks" if to_local else "dst_blocks"),
+        same_process,
+    )
 
 
 def plan_blocks(
@@ -28,11 +96,11 @@ def plan_blocks(
     destination: Side = "local",
     local_name: str = "dst_blocks",
     remote_name: str = "src_blocks",
-    local_slice: tuple[int, int] | None = None,
-    remote_slice: tuple[int, int] | None = None,
+    local_slice: BlockSlice | tuple[int, ...] | None = None,
+    remote_slice: BlockSlice | tuple[int, ...] | None = None,
     same_process: bool = False,
 ) -> CopyPlan:
-    """Plan block `remote_blocks[i]` <-> block `local_blocks[i]`, for every tensor pair.
+    """Plan block `remote_blocks[i]` <-> block `local_blocks[i]`, for every tensor pair: `plan_parts` with one part.
 
     Neighbours in the lists whose bytes are contiguous on both sides become one run.
 
@@ -45,8 +113,8 @@ def plan_blocks(
         destination: The side that is written.
         local_name: What the caller's user calls `local_blocks`; for messages.
         remote_name: What the caller's user calls `remote_blocks`; for messages.
-        local_slice: (offset, bytes) within each local block; None = the whole block.
-        remote_slice: (offset, bytes) within each remote block; None = the whole block.
+        local_slice: What moves of each local block, a BlockSlice or its fields; None = the whole block.
+        remote_slice: The same for each remote block.
         same_process: Both sides are memory of this process: refuse to read a byte that is also written.
 
     Raises:
@@ -65,88 +133,42 @@ def plan_blocks(
         destination == "local",
         local_name,
         remote_name,
-        local_slice,
-        remote_slice,
+        _fields(local_slice),
+        _fields(remote_slice),
         same_process,
     )
 
 
-def plan_entry(
-    local: Geometry,
-    remote: Geometry,
-    local_entry: int,
-    remote_entry: int,
+def plan_block_map(
+    destination: Geometry,
+    source: Geometry,
+    mapping: Mapping[int, int] | Mapping[int, Sequence[int]],
     *,
-    size: int = -1,
-    destination: Side = "local",
-    local_name: str = "batch_index",
-    remote_name: str = "batch_index of the key",
-    size_name: str = "size",
-    same_process: bool = False,
+    name: str = "mapping",
+    same_process: bool = True,
 ) -> CopyPlan:
-    """Plan the start of one batch entry of a contiguous cache <-> one of another, for every tensor pair.
+    """Plan source block -> destination block or blocks, for every tensor pair.
 
-    Each side is addressed with its own entry bytes: "blocks" of the geometries are batch entries.
+    The destination is the local side of the plan. Runs follow the order of the mapping.
 
     Args:
-        local: Entries of the caller's cache.
-        remote: Entries of the other cache, with as many tensors.
-        local_entry: Index of the caller's entry.
-        remote_entry: Index of the other side's entry.
-        size: Bytes from the start of the entry, -1 = the whole source entry.
-        destination: The side that is written.
-        local_name: What the caller's user calls `local_entry`; for messages.
-        remote_name: What the caller's user calls `remote_entry`; for messages.
-        size_name: What the caller's user calls `size`; for messages.
-        same_process: Both sides are memory of this process: refuse to read a byte that is also written.
+        destination: Blocks of the cache that is written.
+        source: Blocks of the cache that is read, with as many tensors.
+        mapping: Source block -> one destination block, or a list of them as in `plan_blocks`.
+        name: What the caller's user calls `mapping`; for messages.
+        same_process: Refuse to read a byte that is also written.
 
     Raises:
-        MissingArgumentError, CacheTypeError: An index or the size is not an integer.
-        CacheValueError: An entry does not exist; the size is 0 or more than the source entry.
-        CacheIncompatibleError: Tensor counts differ; the destination entry is smaller than what would be written.
+        MissingArgumentError: The mapping or a block is None.
+        CacheTypeError: It is no mapping; a block is not an integer.
+        CacheValueError: The mapping or one of its lists is empty; a block does not exist; a destination block is
+            written twice.
+        CacheIncompatibleError: Tensor counts or block sizes of the two sides differ.
         OverlapError: `same_process`, and source and destination share bytes.
     """
-    nbytes = arguments.integer(size_name, size, -1, 2**64 - 1)
-    return _core.plan_entry(
-        local,
-        remote,
-        local_entry,
-        remote_entry,
-        None if nbytes == -1 else nbytes,
-        destination == "local",
-        local_name,
-        remote_name,
-        size_name,
-        same_process,
-    )
+    arguments.instance(name, mapping, Mapping)
+    return _core.plan_block_map(destination, source, mapping, name, same_process)
 
 
-def plan_entry_to_blocks(
-    local: Geometry,
-    remote: Geometry,
-    local_blocks: Sequence[int] | Any,
-    remote_entry: int,
-    *,
-    blocks_name: str = "dst_blocks",
-    entry_name: str = "batch_index of the key",
-    same_process: bool = False,
-) -> CopyPlan:
-    """Plan one batch entry of a contiguous remote cache -> blocks of a local paged cache, for every tensor pair.
-
-    Local block `local_blocks[i]` takes bytes [i * block, (i + 1) * block) of the entry. Where the entry ends within
-    a block, that last block takes what is left; nothing behind the entry is read.
-
-    Args:
-        local: Blocks of the caller's cache.
-        remote: Entries of the other cache, with as many tensors.
-        local_blocks: As in `plan_blocks`; no more blocks than the entry fills.
-        remote_entry: Index of the other side's entry.
-        blocks_name: What the caller's user calls `local_blocks`; for messages.
-        entry_name: What the caller's user calls `remote_entry`; for messages.
-        same_process: Both sides are memory of this process: refuse to read a byte that is also written.
-
-    Raises:
-        MissingArgumentError, CacheTypeError, CacheValueError, CacheIncompatibleError, OverlapError: As in
-            `plan_blocks`.
-    """
-    return _core.plan_entry_to_blocks(local, remote, local_blocks, remote_entry, blocks_name, entry_name, same_process)
+def _fields(cut: BlockSlice | tuple[int, ...] | None) -> tuple[int, ...] | None:
+    return (cut.offset, cut.nbytes, cut.count, cut.stride) if isinstance(cut, BlockSlice) else cut

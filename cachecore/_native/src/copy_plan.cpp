@@ -5,6 +5,7 @@
 
 #include "bindings.hpp"
 #include "integers.hpp"
+#include "intervals.hpp"
 #include "refusal.hpp"
 
 namespace py = pybind11;
@@ -18,6 +19,18 @@ void add(std::uint64_t &total, std::uint64_t first, std::uint64_t second, const 
     if (__builtin_mul_overflow(first, second, &product) || __builtin_add_overflow(total, product, &total)) {
         refuse(Reason::value, "the transfer has more than 2**64-1 ", what, "; split it");
     }
+}
+
+// Joins what follows on the last range or lies within it: a sliced block is many chunks.
+void append_blocks(CopyPlan::BlockRanges &ranges, std::uint64_t tensor, std::uint64_t block, std::uint64_t count) {
+    if (!ranges.empty()) {
+        auto &[last_tensor, last_block, last_count] = ranges.back();
+        if (tensor == last_tensor && block >= last_block && block - last_block <= last_count) {
+            last_count = std::max(last_count, block - last_block + count);
+            return;
+        }
+    }
+    ranges.emplace_back(tensor, block, count);
 }
 
 }  // namespace
@@ -49,12 +62,10 @@ CopyPlan::BlockRanges CopyPlan::block_ranges(
         for (const PlanGroup &group : groups_) {
             const std::uint64_t runs = group.runs.size();
             const std::uint64_t end = first_chunk + runs * group.pairs.size();
-            const DestinationBlocks &blocks = group.destination;
             for (std::uint64_t chunk = std::max(start, first_chunk); chunk < std::min(stop, end); ++chunk) {
                 const Run &run = group.runs[(chunk - first_chunk) % runs];
-                const std::uint64_t offset = blocks.local ? run.local : run.remote;
-                found.emplace_back(first_pair + (chunk - first_chunk) / runs, (offset - blocks.origin) / blocks.stride,
-                                   (run.length - 1) / blocks.unit + 1);
+                const std::uint64_t first = group.destination.first(run);
+                append_blocks(found, first_pair + (chunk - first_chunk) / runs, first, group.destination.last(run) - first + 1);
             }
             first_chunk = end;
             first_pair += group.pairs.size();
@@ -64,14 +75,7 @@ CopyPlan::BlockRanges CopyPlan::block_ranges(
     std::sort(found.begin(), found.end());
     BlockRanges joined;
     for (const auto &[tensor, block, count] : found) {
-        if (!joined.empty()) {
-            auto &[last_tensor, last_block, last_count] = joined.back();
-            if (tensor == last_tensor && block <= last_block + last_count) {
-                last_count = std::max(last_count, block + count - last_block);
-                continue;
-            }
-        }
-        joined.emplace_back(tensor, block, count);
+        append_blocks(joined, tensor, block, count);
     }
     return joined;
 }
@@ -158,6 +162,20 @@ py::list block_ranges(const CopyPlan &plan, const py::iterable &ranges) {
     return result;
 }
 
+// (start, end) of the first interval that the plan touches, or None.
+py::object overlapped(const CopyPlan &plan, const py::object &intervals, bool local) {
+    const Intervals held(copy_addresses(intervals, "intervals"));
+    const Intervals::Interval *found = nullptr;
+    {
+        const py::gil_scoped_release release;
+        found = held.find(plan, local);
+    }
+    if (found == nullptr) {
+        return py::none();
+    }
+    return py::make_tuple(found->first, found->second);
+}
+
 }  // namespace
 
 void register_copy_plan(py::module_ &module) {
@@ -183,6 +201,8 @@ void register_copy_plan(py::module_ &module) {
             "A list of (bases, runs): read-only uint64 memoryviews of shape (pairs, 2) and (runs, 3), not copied.")
         .def("flat", &flat, py::arg("start"), py::arg("count"),
              "Native uint64 triples (local address, remote address, bytes) of `count` chunks from `start` on.")
+        .def("overlaps", &overlapped, py::arg("intervals"), py::kw_only(), py::arg("local"),
+             "The first of some address intervals that one side of the plan shares a byte with, or None.")
         .def("block_ranges", &block_ranges, py::arg("ranges"),
              "Destination blocks of half-open chunk ranges, as (tensor position, first block, count), joined.")
         .def("__repr__", [](const CopyPlan &self) {

@@ -32,19 +32,22 @@ struct Chunk {
 
 static_assert(sizeof(BasePair) == 16 && sizeof(Run) == 24 && sizeof(Chunk) == 24, "handed out as uint64 tables");
 
-// How offsets of the destination side turn back into block ids: block b starts at origin + b * stride and this plan
-// writes `unit` bytes of it.
-struct DestinationBlocks {
+// How offsets of one side turn back into block ids: block b starts at origin + b * stride.
+struct BlockIndex {
     bool local;
     std::uint64_t origin;
     std::uint64_t stride;
-    std::uint64_t unit;
+
+    std::uint64_t offset(const Run &run) const { return local ? run.local : run.remote; }
+    // First block of which a run has bytes, and the last one.
+    std::uint64_t first(const Run &run) const { return (offset(run) - origin) / stride; }
+    std::uint64_t last(const Run &run) const { return (offset(run) + run.length - 1 - origin) / stride; }
 };
 
 struct PlanGroup {
     std::vector<BasePair> pairs;
     std::vector<Run> runs;
-    DestinationBlocks destination;
+    BlockIndex destination;
     std::uint64_t blocks_per_pair;
 };
 
@@ -60,7 +63,8 @@ public:
     std::uint64_t blocks() const { return blocks_; }
     std::uint64_t nbytes() const { return nbytes_; }
 
-    // Half-open ranges of destination blocks: (position of the tensor in the plan, first block, count).
+    // Half-open ranges of destination blocks of which the chunks write at least a byte: (position of the tensor pair in
+    // the plan, first block, count).
     using BlockRanges = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>;
     BlockRanges block_ranges(const std::vector<std::pair<std::uint64_t, std::uint64_t>> &chunk_ranges) const;
 

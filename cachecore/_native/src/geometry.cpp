@@ -29,6 +29,7 @@ Geometry::Geometry(std::vector<std::uint64_t> bases, std::uint64_t blocks, std::
                    std::uint64_t block_stride, std::uint64_t offset, std::uint64_t tensor_bytes)
     : bases_(std::make_shared<const std::vector<std::uint64_t>>(std::move(bases))),
       first_(0),
+      step_(1),
       count_(bases_->size()),
       blocks_(blocks),
       block_bytes_(block_bytes),
@@ -59,14 +60,19 @@ Geometry::Geometry(std::vector<std::uint64_t> bases, std::uint64_t blocks, std::
     }
 }
 
-Geometry Geometry::part(std::size_t start, std::size_t stop) const {
+Geometry Geometry::part(std::size_t start, std::size_t stop, std::size_t step) const {
     if (start >= stop || stop > count_) {
         refuse(Reason::value, "tensors ", start, " to ", stop, " were asked for; the range must be within 0 to ",
                count_, " and not be empty");
     }
+    if (step == 0) {
+        refuse(Reason::value, "step is 0; it must be at least 1");
+    }
     Geometry copy = *this;
-    copy.first_ = first_ + start;
-    copy.count_ = stop - start;
+    copy.first_ = first_ + start * step_;
+    copy.count_ = (stop - start - 1) / step + 1;
+    // A single tensor has no next one; a large step must not overflow when parts are taken of parts.
+    copy.step_ = copy.count_ == 1 ? 1 : step_ * step;
     return copy;
 }
 
@@ -90,10 +96,11 @@ void register_geometry(py::module_ &module) {
              py::arg("block_stride") = py::none(), py::arg("offset") = 0, py::arg("tensor_bytes") = py::none())
         .def(
             "part",
-            [](const Geometry &self, const py::object &start, const py::object &stop) {
-                return self.part(to_uint64(start, "start"), to_uint64(stop, "stop"));
+            [](const Geometry &self, const py::object &start, const py::object &stop, const py::object &step) {
+                return self.part(to_uint64(start, "start"), to_uint64(stop, "stop"), to_uint64(step, "step"));
             },
-            py::arg("start"), py::arg("stop"), "The same geometry of tensors start to stop (exclusive) only.")
+            py::arg("start"), py::arg("stop"), py::arg("step") = 1,
+            "The same geometry of every step-th of the tensors start to stop (exclusive) only.")
         .def_property_readonly("tensors", &Geometry::tensors)
         .def_property_readonly("bases",
                                [](const Geometry &self) {

@@ -15,11 +15,11 @@ public:
     Geometry(std::vector<std::uint64_t> bases, std::uint64_t blocks, std::uint64_t block_bytes,
              std::uint64_t block_stride, std::uint64_t offset, std::uint64_t tensor_bytes);
 
-    // The same geometry of tensors [start, stop) only.
-    Geometry part(std::size_t start, std::size_t stop) const;
+    // The same geometry of every `step`-th of the tensors [start, stop) only.
+    Geometry part(std::size_t start, std::size_t stop, std::size_t step) const;
 
     std::size_t tensors() const { return count_; }
-    std::uint64_t base(std::size_t tensor) const { return (*bases_)[first_ + tensor]; }
+    std::uint64_t base(std::size_t tensor) const { return (*bases_)[first_ + tensor * step_]; }
     std::uint64_t blocks() const { return blocks_; }
     std::uint64_t block_bytes() const { return block_bytes_; }
     std::uint64_t block_stride() const { return block_stride_; }
@@ -29,6 +29,7 @@ public:
 private:
     std::shared_ptr<const std::vector<std::uint64_t>> bases_;
     std::size_t first_;
+    std::size_t step_;
     std::size_t count_;
     std::uint64_t blocks_;
     std::uint64_t block_bytes_;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "bindings.hpp"
+#include "process_memory.hpp"
 #include "refusal.hpp"
 
 namespace py = pybind11;
@@ -16,8 +17,6 @@ namespace py = pybind11;
 namespace cachecore {
 
 namespace {
-
-constexpr std::size_t nonce_bytes = 16;
 
 // 16 random bytes in a page of their own that a forked child sees as zeros: a child is another peer.
 class Nonce {
