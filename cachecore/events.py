@@ -18,7 +18,9 @@ class Event:
 
     Attributes:
         kind: "registered", "unregistered", "linked", "link lost", "link stalled", "link recovered", "unlinked",
-            "session opened", "session lost", "session ended", "link refused", "message not understood".
+            "layouts differ",
+            "session opened", "session lost", "session ended", "link refused", "message not understood",
+            "notification callback failed".
         cluster_id: The manager's own id.
         peer: The other side's cluster id, None where there is none.
         cache_id: The cache, None where there is none.

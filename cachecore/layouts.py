@@ -132,9 +132,10 @@ def match(
     pairs: list[list[_Pair]] = []
     for name in names:
         for difference in _differences(name, local, remote, check_bytes=not sliced):
+            remedy = f", or move parts of blocks with {remote_name} and {local_name}"
             raise CacheIncompatibleError(
                 f"{difference.text}; a transfer moves bytes and converts nothing: register both sides alike"
-                f"{'' if sliced else f', or move parts of blocks with {remote_name} and {local_name}'}"
+                f"{remedy if difference.kind[0] == 'bytes' else ''}"
             )
         here, there = local.tensors(local.positions[name]), remote.tensors(remote.positions[name])
         pairs.append(

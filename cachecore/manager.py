@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 
 from cachecore import _arguments as arguments
@@ -17,12 +18,16 @@ from cachecore import plugins, selection
 from cachecore.allocations import Allocations
 from cachecore.api.allocating import AllocatingMethods
 from cachecore.api.base import DEFAULT_TIMEOUT
+from cachecore.api.copying import CopyingMethods
 from cachecore.api.layers import LayersMethods
 from cachecore.api.leasing import LeasingMethods
 from cachecore.api.linking import LinkingMethods
 from cachecore.api.memory import MemoryMethods
 from cachecore.api.pulling import PullingMethods
+from cachecore.api.pushing import PushingMethods
 from cachecore.api.registering import RegisteringMethods
+from cachecore.copies import Copies
+from cachecore.differences import layout_differences
 from cachecore.driver import BackendDriver
 from cachecore.ends import Ends
 from cachecore.engine import EngineBinding, PeerIdentity
@@ -48,7 +53,15 @@ __all__ = ["CacheManager"]
 
 
 class CacheManager(
-    RegisteringMethods, LayersMethods, AllocatingMethods, MemoryMethods, LinkingMethods, PullingMethods, LeasingMethods
+    RegisteringMethods,
+    LayersMethods,
+    AllocatingMethods,
+    CopyingMethods,
+    MemoryMethods,
+    LinkingMethods,
+    PullingMethods,
+    PushingMethods,
+    LeasingMethods,
 ):
     """Registers KV caches of one process and moves their blocks from and to linked peers.
 
@@ -120,6 +133,7 @@ class CacheManager(
                 events=self._listeners.send,
                 bind_thread=self.backend.bind_thread,
                 on_consumed=self._on_consumed,
+                compare_layouts=partial(layout_differences, self._registry),
             )
             self._registrar = Registrar(
                 self._cluster_id, self.backend, self._registry, self._peers, self._engines, self._listeners
@@ -135,6 +149,7 @@ class CacheManager(
                 self._listeners,
                 not self._options.remote_cache_accessible,
             )
+            self._copies = Copies(self.backend, self._registry, self._transfers.quarantine)
             self._ends = Ends(
                 self._cluster_id, self.backend, self._registry, self._peers, self._allocations.consume_own
             )
@@ -171,6 +186,7 @@ class CacheManager(
     def stats(self) -> Stats:
         """Counters so far; see `Stats`."""
         caches, addresses, nbytes = self._registry.usage()
+        allocated = [item.allocation.nbytes for item in self._registry.caches() if item.allocation is not None]
         counted = self._transfers.counters
         return Stats(
             pulls=counted.pulls,
@@ -185,6 +201,11 @@ class CacheManager(
             registered_caches=caches,
             registered_addresses=addresses,
             registered_bytes=nbytes,
+            copies=self._copies.counters.copies,
+            copies_failed=self._copies.counters.copies_failed,
+            copied_bytes=self._copies.counters.nbytes,
+            allocated_caches=len(allocated),
+            allocated_bytes=sum(allocated),
             quarantined=len(self._transfers.quarantine),
             links=len(self._peers.links),
             sessions=len(self._peers.sessions),

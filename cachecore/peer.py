@@ -50,5 +50,14 @@ class Peer:
         """LINKED; STALLED: its process is there and does not answer; LOST: link again."""
         return self._link.state
 
+    @property
+    def layout_differences(self) -> tuple[str, ...]:
+        """Where caches of named layers of both sides with one model id and group differ, one sentence for each.
+
+        Layer names, numbers of tensors, data types and bytes of a block are compared; numbers of blocks may differ. It
+        is no error: slices bridge different bytes of a block, and `layers` names those that both sides have.
+        """
+        return self._link.layout_differences
+
     def __repr__(self) -> str:
         return f"<Peer cluster {self.cluster_id} at {self.address} by {self.engine}, {self.state}>"

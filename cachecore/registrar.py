@@ -139,6 +139,7 @@ class Registrar:
             joined=self._publish,
         ).cache
         self._listeners.send(Event("registered", self._cluster_id, cache_id=cache.cache_id, detail=repr(cache)))
+        self._peers.look_at_layouts()
         return cache
 
     def _placement(self, view: tensors.TensorView) -> Placement:

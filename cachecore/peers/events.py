@@ -23,7 +23,8 @@ __all__ = ["EventKind", "PeerEvent", "PeersCounters", "Tally"]
 class EventKind(enum.Enum):
     """What happened; the value is `cachecore.events.Event.kind`.
 
-    The first group is about links this manager made, the second about peers that linked to it.
+    The first group is about links this manager made, the second about peers that linked to it, the last about
+    notifications of either.
     """
 
     LINKED = "linked"
@@ -31,12 +32,15 @@ class EventKind(enum.Enum):
     RESUMED = "link recovered"
     LOST = "link lost"
     UNLINKED = "unlinked"
+    LAYOUTS_DIFFER = "layouts differ"
 
     SESSION_STARTED = "session opened"
     SESSION_LOST = "session lost"
     SESSION_ENDED = "session ended"
     REFUSED = "link refused"
     MALFORMED = "message not understood"
+
+    CALLBACK_FAILED = "notification callback failed"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from cachecore.engine import EngineBinding, PeerIdentity, TransferEngine
@@ -20,6 +20,7 @@ from cachecore.peers.dialogue import Dialogue
 from cachecore.peers.events import EventKind, PeerEvent
 from cachecore.peers.liveness import Lease, Timing
 from cachecore.peers.messages import Welcome
+from cachecore.peers.notices import Post
 from cachecore.peers.records import EntryKeyRecord
 from cachecore.peers.remote import RemoteCache, RemoteEntry
 from cachecore.peers.service import Service
@@ -54,6 +55,7 @@ class Link:
         welcome: Welcome,
         timing: Timing,
         notify: Callable[[PeerEvent], None],
+        post: Post,
     ) -> None:
         self.identity: PeerIdentity = welcome.identity.identity
         self.address = str(channel.address)
@@ -69,8 +71,21 @@ class Link:
             self.retry_clean_up,
         )
         self.dialogue = Dialogue(
-            self._peer_text(), service, channel, self.token, timing, self.lease, self._usage, self._report
+            self._peer_text(),
+            service,
+            channel,
+            self.token,
+            timing,
+            self.lease,
+            self._usage,
+            self._report,
+            self.identity,
+            post,
         )
+
+        #: Compares caches of this manager with the peer's, see `watch_layouts`.
+        self._compare: Callable[[Sequence[RemoteCache]], tuple[str, ...]] = lambda caches: ()
+        self._differences: tuple[str, ...] = ()
 
     # --- what it is ----------------------------------------------------------------------------------------------
 
@@ -100,6 +115,11 @@ class Link:
     def caches(self) -> tuple[RemoteCache, ...]:
         """The peer's caches as known now; sends nothing."""
         return self._usage.caches
+
+    @property
+    def layout_differences(self) -> tuple[str, ...]:
+        """Where layouts of this manager and of the peer differ now, one sentence for each."""
+        return self._compare(self.caches)
 
     @property
     def fetches(self) -> int:
@@ -248,6 +268,29 @@ class Link:
     def release_claim(self, lease_id: str) -> None:
         """A transfer under a claim of this lease touches nothing any more. Waits for nothing."""
         self.dialogue.requests.release_claim(lease_id)
+
+    # --- layouts -------------------------------------------------------------------------------------------------
+
+    def watch_layouts(self, compare: Callable[[Sequence[RemoteCache]], tuple[str, ...]]) -> None:
+        """Compare the layouts of both sides now and whenever the peer's catalogue changes, and report differences.
+
+        Args:
+            compare: From the peer's caches to sentences about what differs.
+        """
+        self._compare = compare
+        self._usage.on_change = self.look_at_layouts
+        self.look_at_layouts()
+
+    def look_at_layouts(self) -> None:
+        """Compare the layouts of both sides soon, in the worker. Never waits."""
+        self._worker.submit(self._look_at_layouts)
+
+    def _look_at_layouts(self) -> None:
+        found = self.layout_differences
+        if found != self._differences:
+            self._differences = found
+            if found:
+                self._report(EventKind.LAYOUTS_DIFFER, " ".join(found))
 
     # --- being made and undone -----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 import os
 import threading
@@ -15,20 +16,23 @@ import zmq
 
 from cachecore import _arguments as arguments
 from cachecore.engine import EngineBinding, PeerIdentity
-from cachecore.errors import LinkFailedError, LinkLostError, ManagerClosedError
+from cachecore.errors import CacheTimeoutError, LinkFailedError, LinkLostError, ManagerClosedError, NotLinkedError
 from cachecore.events import Event
 from cachecore.lease_table import LeaseTable
 from cachecore.peers.addresses import resolve
 from cachecore.peers.descriptors import Door
-from cachecore.peers.events import EventKind, PeersCounters, Tally
+from cachecore.peers.events import EventKind, PeerEvent, PeersCounters, Tally
+from cachecore.peers.inbox import Inbox
 from cachecore.peers.link import Link
 from cachecore.peers.linking import Dialer
 from cachecore.peers.links import LinkTable
 from cachecore.peers.listener import Listener
 from cachecore.peers.liveness import Timing, boottime
 from cachecore.peers.messages import EngineOffer
+from cachecore.peers.notices import Notice, Post
 from cachecore.peers.proof import ProcessProof
 from cachecore.peers.records import CacheRecord
+from cachecore.peers.remote import RemoteCache
 from cachecore.peers.security import Keyring, Security
 from cachecore.peers.service import Service
 from cachecore.peers.session import SessionInfo
@@ -60,6 +64,8 @@ class Peers:
         on_consumed: (cache id, key) -> whether the key was there and is dropped now. Called when a reader has taken what
             a key names, for published caches and keys only, from one thread; never two at once. None: readers cannot
             use up keys. Of a bound method the object is not kept alive.
+        compare_layouts: From the caches of a peer to sentences about where their layouts differ from this manager's.
+            Called when a link is made and whenever the peer's catalogue has changed.
         timing: Intervals.
 
     Raises:
@@ -78,6 +84,7 @@ class Peers:
         events: Callable[[Event], None] | None = None,
         bind_thread: Callable[[], None] | None = None,
         on_consumed: Callable[[int, CacheKey], bool] | None = None,
+        compare_layouts: Callable[[Sequence[RemoteCache]], tuple[str, ...]] | None = None,
         timing: Timing | None = None,
     ) -> None:
         self._identity = identity
@@ -93,8 +100,13 @@ class Peers:
         self._service: Service | None = None
         self._door: Door | None = None
         self._listener: Listener | None = None
+        #: Notifications of peers that wait to be read.
+        self.inbox = Inbox(f"cachecore-{identity.cluster_id}-notifications", bind_thread, self._callback_failed())
+        weakref.finalize(self, _close_inbox, self.inbox, self._pid).atexit = False
+        self._post = Post(self.inbox, itertools.count(1))
         #: The block leases that this manager has granted.
         self.leases = LeaseTable(identity, boottime)
+        self._compare_layouts = compare_layouts
         self._links = LinkTable(identity, engines, self._timing, self._tally)
         self._sessions = Sessions(
             identity,
@@ -105,6 +117,7 @@ class Peers:
             self._tally.add,
             self._worker,
             self.leases,
+            self._post,
             _weakly(on_consumed),
         )
 
@@ -197,10 +210,13 @@ class Peers:
             if self._closed or os.getpid() != self._pid:
                 return ()
             self._closed = True
+        self.inbox.close()
         unsafe = self._links.close(deadline)
         soon = max(deadline, time.monotonic() + 0.5)
         if self._service is not None and not self._service.stop(soon):
             _logger.warning("the link service did not end before the deadline")
+        if not self.inbox.join(soon):
+            _logger.warning("the callback for notifications has not returned before the deadline")
         if not self._worker.stop(soon):
             _logger.warning("an engine call or a listener of events has not returned before the deadline")
         return unsafe
@@ -242,11 +258,19 @@ class Peers:
         addresses = resolve("address", address, deadline, lowest_port=1)
         keys = self._keyring.dialing(address, addresses, security)
         service, door = self._serving()
-        dialer = Dialer(self._identity, self._timing, service, self._worker, self._tally.add, door)
+        dialer = Dialer(self._identity, self._timing, service, self._worker, self._tally.add, door, self._post)
         try:
-            return self._links.make(dialer, cluster_id, addresses, keys, deadline, writes)
+            link = self._links.make(dialer, cluster_id, addresses, keys, deadline, writes)
         except LinkLostError as error:
             raise LinkFailedError(f"address {address}: the link was lost while it was made: {error}") from error
+        if self._compare_layouts is not None:
+            link.watch_layouts(self._compare_layouts)
+        return link
+
+    def look_at_layouts(self) -> None:
+        """Layouts of this manager have changed: compare them with those of every linked peer. Never waits."""
+        for link in self._links.links:
+            link.look_at_layouts()
 
     def unlink(self, cluster_id: int, *, deadline: float) -> None:
         """Undo a link: wait for its transfers, give up access, tell the peer.
@@ -269,6 +293,56 @@ class Peers:
             self._check_alive()
             return self._links.get(cluster_id)
         return link
+
+    # --- notifications -------------------------------------------------------------------------------------------
+
+    def notify(self, cluster_id: int, name: str, payload: bytes, *, deadline: float) -> None:
+        """Put a notification into the inbox of a linked peer: over the link to it, or over its link to this manager.
+
+        Args:
+            cluster_id: Whom.
+            name: 1 to 200 characters.
+            payload: Up to 256 KiB.
+            deadline: On `time.monotonic()`.
+
+        Raises:
+            NotLinkedError: There is no connection to it, in neither direction. Nothing was sent.
+            LinkBusyError: Its inbox, or the way to it, is full. Nothing was delivered.
+            LinkLostError: The connection ended before it answered. It may or may not have arrived.
+            CacheTimeoutError: The deadline passed. The message says whether it may still arrive.
+            CacheError: The peer is closing.
+        """
+        self._check_alive()
+        service = self._service
+        if service is None:
+            raise self._unreachable(cluster_id)
+        notice = Notice(name, payload, service, service.future(), partial(self._route, cluster_id))
+        service.submit(partial(self._route, cluster_id, notice))
+        try:
+            service.wait(notice.future, deadline, f"cluster {cluster_id} did not confirm the notification {name!r:.80}")
+        except CacheTimeoutError as error:
+            sent = not notice.future.cancelled()
+            error.args = (f"{error}; it {'may or may not arrive' if sent else 'was not sent'}",)
+            raise
+
+    def _route(self, cluster_id: int, notice: Notice) -> None:
+        """Send it by the connection there is. In the service thread."""
+        link = self._links.find(cluster_id)
+        if link is not None and link.state in ("LINKED", "STALLED"):
+            link.dialogue.notices.put(notice)
+        elif not self._sessions.notify(cluster_id, notice):
+            notice.service.settle(notice.future, error=self._unreachable(cluster_id))
+
+    def _unreachable(self, cluster_id: int) -> NotLinkedError:
+        link = self._links.find(cluster_id)
+        lost = f" (the link to it is lost: {link.dialogue.lost_because})" if link is not None else ""
+        return NotLinkedError(
+            f"cluster {cluster_id} cannot be notified: it is not linked in either direction{lost}; call link() here or there"
+        )
+
+    def _callback_failed(self) -> Callable[[PeerIdentity, str], None]:
+        add = self._tally.add
+        return lambda sender, detail: add(PeerEvent(EventKind.CALLBACK_FAILED, sender, detail))
 
     # --- the owner's side ----------------------------------------------------------------------------------------
 
@@ -372,6 +446,11 @@ def _look_for_lost(service: Service, sessions: Sessions) -> None:
     sessions.connection_lost()
     # ZeroMQ reports the end of a connection a moment before it stops taking messages for it.
     service.after(0.05, sessions.connection_lost)
+
+
+def _close_inbox(inbox: Inbox, pid: int) -> None:
+    if os.getpid() == pid:
+        inbox.close()
 
 
 def _abandon(service: Service, worker: Worker, pid: int) -> None:

@@ -47,6 +47,8 @@ class CacheUsage:
         self._catalogue.number = number
         for record in records:
             self._catalogue.add(RemoteCache(record))
+        #: Called after what the owner offers has changed. Must not wait.
+        self.on_change: Callable[[], None] = lambda: None
         #: Transfers that run.
         self.running = 0
         #: Transfers that have ended and may still be touching local memory.
@@ -137,7 +139,8 @@ class CacheUsage:
                 self._withdraw(self._catalogue.get(cache_id))
             self._add(added)
             self._catalogue.number = number
-            return True
+        self.on_change()
+        return True
 
     def replace(self, number: int, records: Iterable[CacheRecord]) -> None:
         """Apply the whole catalogue, unless newer changes have been applied already."""
@@ -150,6 +153,7 @@ class CacheUsage:
                     self._withdraw(cache)
             self._add(offered.values())
             self._catalogue.number = number
+        self.on_change()
 
     def retire(self, cache_ids: Iterable[int]) -> tuple[int, ...]:
         """The owner takes these back and waits for an answer. Returns those it can have at once: they are unknown."""
