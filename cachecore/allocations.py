@@ -25,9 +25,10 @@ from cachecore.errors import (
     StillReachableError,
 )
 from cachecore.events import Event, Listeners
-from cachecore.local_caches import LocalCache
+from cachecore.local_caches import LocalCache, Registered
 from cachecore.offers import record_of
 from cachecore.peers import Peers
+from cachecore.peers.records import CacheRecord
 from cachecore.registry import Registry
 from cachecore.retirement import Retirement
 from cachecore.types import Cache, CacheDesc, CacheKey, Placement
@@ -93,7 +94,7 @@ class Allocations:
         self._listeners = listeners
         self._two_sided = two_sided
         self._lock = threading.Lock()
-        self._unused: list[LocalCache] = []
+        self._unused: list[Registered] = []
         self._freeing: threading.Thread | None = None
 
     # --- in ----------------------------------------------------------------------------------------------------------
@@ -180,9 +181,13 @@ class Allocations:
         except CacheOutOfMemoryError as error:
             raise CacheOutOfMemoryError(f"{asked}, which could not be had: {error}", status_code=code) from error
 
-    def _publish(self, cache: LocalCache) -> None:
+    def _publish(self, cache: Registered) -> None:
         if cache.remote_accessible:
-            self._peers.publish([record_of(cache, self._engines, consumable=self._consumable(cache))])
+            self._peers.publish([self._record(cache)])
+
+    def _record(self, cache: Registered) -> CacheRecord:
+        assert isinstance(cache, LocalCache)  # caches of named layers are not allocated and have no keys of entries
+        return record_of(cache, self._engines, consumable=self._consumable(cache))
 
     # --- out ---------------------------------------------------------------------------------------------------------
 
@@ -219,7 +224,7 @@ class Allocations:
             return
         self._remove(local, deadline)
 
-    def _remove(self, cache: LocalCache, deadline: float) -> None:
+    def _remove(self, cache: Registered, deadline: float) -> None:
         with self._retirement.retired([cache], deadline) as present:
             if not present:
                 raise CacheNotFoundError(f"cache is {cache.cache!r}, which another thread has just deallocated")
@@ -228,7 +233,7 @@ class Allocations:
 
     # --- keys --------------------------------------------------------------------------------------------------------
 
-    def _consumable(self, cache: LocalCache) -> bool:
+    def _consumable(self, cache: Registered) -> bool:
         return self._two_sided and cache.allocation is not None and not cache.shape.is_blocks
 
     def remove_key(self, key: object, deadline: float) -> None:
@@ -267,7 +272,7 @@ class Allocations:
             self._free_later(cache)
         return True
 
-    def consume_own(self, cache: LocalCache, key: CacheKey) -> None:
+    def consume_own(self, cache: Registered, key: CacheKey) -> None:
         """This manager has pulled what a key of its own names: drop the key, if it is one that pulls consume.
 
         Raises:
@@ -282,18 +287,18 @@ class Allocations:
     def _may_consume(self, key: CacheKey) -> bool:
         return self._two_sided and not key.is_prefix
 
-    def _announce(self, cache: LocalCache) -> None:
+    def _announce(self, cache: Registered) -> None:
         """Tell the peers the keys that are left. Repeated when a reader consumed one meanwhile, which tells them too."""
         while cache.remote_accessible:
             keys = cache.keys
             with contextlib.suppress(CacheNotFoundError):  # it is being taken back, and nobody finds it any more
-                self._peers.republish(record_of(cache, self._engines, consumable=self._consumable(cache)))
+                self._peers.republish(self._record(cache))
             if cache.keys is keys:
                 return
 
     # --- freeing what only keys kept -----------------------------------------------------------------------------------
 
-    def _free_later(self, cache: LocalCache) -> None:
+    def _free_later(self, cache: Registered) -> None:
         """Free a cache from a thread of its own, which ends when there is no more to do."""
         with self._lock:
             self._unused.append(cache)
@@ -323,7 +328,7 @@ class Allocations:
                     "%s has no key left and could not be freed; its memory stays until the manager is closed", cache
                 )
 
-    def _send(self, kind: str, cache: LocalCache, detail: str = "") -> None:
+    def _send(self, kind: str, cache: Registered, detail: str = "") -> None:
         self._listeners.send(Event(kind, self._cluster_id, cache_id=cache.cache.cache_id, detail=detail))
 
 

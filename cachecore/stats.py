@@ -35,6 +35,11 @@ class Stats:
             as failed too.
         transfers_queued: Asynchronous transfers that wait for a thread now.
         transfers_running: Asynchronous transfers that run now.
+        copies: Calls of copy_cache, copy_blocks and swap_blocks that ended in success.
+        copies_failed: Those that had started and did not.
+        copied_bytes: Bytes they moved; not in `nbytes`.
+        allocated_caches: Caches whose memory the manager allocated, now; they are in `registered_caches` too.
+        allocated_bytes: Bytes of that memory.
     """
 
     pulls: int = 0
@@ -55,6 +60,11 @@ class Stats:
     transfers_cancelled: int = 0
     transfers_queued: int = 0
     transfers_running: int = 0
+    copies: int = 0
+    copies_failed: int = 0
+    copied_bytes: int = 0
+    allocated_caches: int = 0
+    allocated_bytes: int = 0
 
     def __add__(self, other: Stats) -> Stats:
         if not isinstance(other, Stats):

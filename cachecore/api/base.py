@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from cachecore.allocations import Allocations
+    from cachecore.copies import Copies
     from cachecore.driver import BackendDriver
     from cachecore.ends import Ends
     from cachecore.events import Listeners
@@ -31,6 +32,7 @@ class ManagerParts:
     _allocations: Allocations
     _cluster_id: int
     _ends: Ends
+    _copies: Copies
     _listeners: Listeners
     _options: ManagerOptions
     _peers: Peers

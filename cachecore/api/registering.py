@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cachecore import _arguments as arguments
 from cachecore.api.base import DEFAULT_TIMEOUT, ManagerParts
-from cachecore.errors import CacheNotFoundError
+from cachecore.errors import CacheNotFoundError, CacheValueError
 from cachecore.events import Event
 from cachecore.types import BlocksCacheKey, Cache, CacheDesc, CacheKey
 
@@ -138,6 +138,7 @@ class RegisteringMethods(ManagerParts):
 
         Raises:
             CacheNotFoundError: It is not registered.
+            CacheValueError: The manager allocated it; `deallocate_cache` or `deallocate_blocks_cache` is for those.
             CacheBusyError: It is still in use at the deadline. The memory stays registered, new transfers are
                 refused, and the call can be repeated.
             StillReachableError: An engine cannot make the memory unreachable; the same holds.
@@ -145,7 +146,13 @@ class RegisteringMethods(ManagerParts):
         self._enter()
         deadline = arguments.deadline("timeout", timeout)
         number = arguments.integer("cache_id", cache_id, -(2**63), 2**64 - 1)
-        with self._retirement.retired([self._registry.by_id(number)], deadline) as caches:
+        registered = self._registry.by_id(number)
+        if registered.allocation is not None:
+            right = "deallocate_blocks_cache" if registered.shape.is_blocks else "deallocate_cache"
+            raise CacheValueError(
+                f"cache_id is {number}, which names {registered.cache!r}: its memory is the manager's, use {right}"
+            )
+        with self._retirement.retired([registered], deadline) as caches:
             if not caches:
                 raise CacheNotFoundError(f"cache_id is {number}, which another thread has just unregistered")
             self._registry.remove(caches[0])
