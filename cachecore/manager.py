@@ -23,6 +23,7 @@ from cachecore.api.layers import LayersMethods
 from cachecore.api.leasing import LeasingMethods
 from cachecore.api.linking import LinkingMethods
 from cachecore.api.memory import MemoryMethods
+from cachecore.api.notifying import NotifyingMethods
 from cachecore.api.pulling import PullingMethods
 from cachecore.api.pushing import PushingMethods
 from cachecore.api.registering import RegisteringMethods
@@ -62,6 +63,7 @@ class CacheManager(
     PullingMethods,
     PushingMethods,
     LeasingMethods,
+    NotifyingMethods,
 ):
     """Registers KV caches of one process and moves their blocks from and to linked peers.
 
@@ -236,6 +238,7 @@ class CacheManager(
             if self._closed:
                 return
             self._closing = True
+            self._peers.inbox.close()  # nobody can read it any more: peers that notify now are told so
             with self._retirement.retired(self._registry.caches(), deadline) as caches:
                 held = self._transfers.quarantine.wait_empty(deadline)
                 if held:

@@ -7,10 +7,9 @@ from typing import Protocol
 
 from cachecore import _arguments as arguments
 from cachecore import rules
-from cachecore.errors import CacheIncompatibleError
-from cachecore.parts import Part
-from cachecore.planning import Geometry
-from cachecore.shape import CacheShape
+from cachecore.errors import CacheIncompatibleError, CacheValueError
+from cachecore.planning import Geometry, Part
+from cachecore.shape import CacheShape, LayersShape
 from cachecore.slices import BlockSlice
 
 __all__ = ["LayerRanges", "Matched", "UniformMatch", "check_same_type"]
@@ -53,6 +52,18 @@ class LayerRanges:
         self.src = src
         self.dst = dst
         self.tensors_per_layer = arguments.integer("tensor_num_per_layer", tensors_per_layer, 1, 2**32 - 1)
+
+    def refuse_for(self, shape: LayersShape) -> None:
+        """Refuse ranges of layers for a cache whose layers have names.
+
+        Raises:
+            CacheValueError: One was given.
+        """
+        for name, value in (("src_layer_range", self.src), ("dst_layer_range", self.dst)):
+            if value is not None:
+                raise CacheValueError(
+                    f"{name} is {value!r:.80}; the layers of {shape.owner} have names, use layers=[...]"
+                )
 
     def tensors(self, source: CacheShape, target: CacheShape) -> tuple[int, int, int]:
         """First tensor of the source, first tensor of the target, and how many tensors of each.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,12 +14,12 @@ from cachecore.errors import CacheIncompatibleError, CacheValueError
 from cachecore.leases import check_blocks
 from cachecore.local_caches import Registered
 from cachecore.matching import LayerRanges, Matched, UniformMatch, check_same_type
-from cachecore.parts import Part, plan_parts
-from cachecore.planning import CopyPlan, Geometry, plan_entry, plan_entry_to_blocks
+from cachecore.planning import CopyPlan, Geometry, Part, plan_entry, plan_entry_to_blocks, plan_parts
 from cachecore.shape import CacheShape, LayersShape
+from cachecore.tensors import check_unmoved
 from cachecore.types import NO_ID, BlocksCacheKey, CacheKey, CacheKeyByIdAndIndex, TransferKey
 
-__all__ = ["Request", "Requests", "Step", "check_key"]
+__all__ = ["Request", "Requests", "Step", "check_key", "frozen"]
 
 #: Makes the plan of some of the parts of a request.
 Planner = Callable[[Sequence[Part]], CopyPlan]
@@ -74,6 +75,15 @@ class Request:
             Step(self._planner(matched.layer_parts(layer)), matched.layer_tensor_indexes(layer))
             for layer in range(len(matched.names))
         ]
+
+    def check_unmoved(self) -> None:
+        """Refuse to go on when a tensor of the caller's cache was resized since the call.
+
+        Raises:
+            AddressMovedError: It was.
+        """
+        if self.own.tensors:
+            check_unmoved(self.own.tensors)
 
 
 class Requests:
@@ -251,6 +261,19 @@ class Requests:
         return Request(end, own, Operation.READ, deadline, matched, planner)
 
 
+def frozen(blocks: Any) -> Any:
+    """A copy of a block list, for a request that is planned again later; what is no list is left to planning."""
+    if isinstance(blocks, list):
+        return tuple(blocks)
+    try:
+        if isinstance(blocks, memoryview):
+            return memoryview(bytes(blocks)).cast(blocks.format)  # type: ignore[call-overload]  # one of its formats
+        clone = getattr(blocks, "clone", None)  # copy.copy of a torch tensor shares its memory
+        return clone() if callable(clone) else copy.copy(blocks)
+    except Exception:  # noqa: BLE001  # planning says what is wrong with it
+        return blocks
+
+
 def check_key(name: str, key: object) -> TransferKey:
     """A key of a known kind that names something.
 
@@ -283,6 +306,10 @@ def _match_blocks(
         for name, value in (("src_layer_range", ranges.src), ("dst_layer_range", ranges.dst)):
             if value is not None:
                 raise CacheValueError(f"{name} is {value!r:.80}; layers of these caches have names, use layers=[...]")
+        return layouts.match(own, other, layers, own_slice, other_slice, local_name=names[0], remote_name=names[1])
+    names = ("dst_slice", "src_slice") if op is Operation.READ else ("src_slice", "dst_slice")
+    if isinstance(own, LayersShape) and isinstance(other, LayersShape):
+        ranges.refuse_for(own)
         return layouts.match(own, other, layers, own_slice, other_slice, local_name=names[0], remote_name=names[1])
     own, other = _uniform(own), _uniform(other)
     if layers is not None:

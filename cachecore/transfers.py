@@ -52,6 +52,7 @@ class Transfers:
         cancel: CancelToken | None = None,
         after: object = None,
         landed: Callable[[Step], None] | None = None,
+        number: int | None = None,
     ) -> None:
         """Run a request in the calling thread.
 
@@ -61,14 +62,16 @@ class Transfers:
             cancel: Looked at between steps, and within a step by engines that can.
             after: Event or events that must have happened before the first byte moves.
             landed: Called after each step, when its bytes are where they belong and can be trusted.
+            number: What `called` returned for it, where the caller counts; None = count here.
 
         Raises:
             CacheNotFoundError: A cache is being unregistered; nothing moved. Or another pull has consumed the key first.
             CacheBusyError: Source or destination is quarantined; nothing moved.
+            LeaseExpiredError: The blocks are not kept any more; nothing moved.
             LinkLostError, TransferTimeoutError, TransferCancelledError, TransferError: With what landed.
         """
         cluster_id = request.end.cluster_id
-        number = self.called(cluster_id)
+        counted = self.called(cluster_id) if number is None else None
         try:
             run = Run(self, request, cancel)
             steps = (request.whole,) if steps is None else steps
@@ -85,7 +88,8 @@ class Transfers:
             if request.consumes is not None:
                 request.end.consume(request.consumes, request.deadline)
         finally:
-            self.ended(cluster_id, number)
+            if counted is not None:
+                self.ended(cluster_id, counted)
 
     # --- what is under way -----------------------------------------------------------------------------------------
 
@@ -141,8 +145,10 @@ class Run:
         "_done",
         "_end",
         "_held",
+        "_lease_id",
         "_op",
         "_own",
+        "_release",
         "_transfers",
     )
 
@@ -152,6 +158,8 @@ class Run:
         self._own = request.own
         self._op = request.op
         self._deadline = request.deadline
+        self._lease_id = request.lease_id
+        self._release: Callable[[], None] | None = None
         self._cancel = cancel
         self._done: list[Step] = []
         self._held = False  # whether the counts outlive this run, until the engine is quiescent
@@ -171,6 +179,8 @@ class Run:
             raise
         self._began = time.monotonic()
         try:
+            if self._lease_id is not None:
+                self._release = end.claim(self._lease_id, self._deadline)
             if after is not None:
                 self._wait_after(after)
             end.prepare(self._op, self._deadline)
@@ -204,6 +214,8 @@ class Run:
         if not self._held:
             self._transfers.registry.end(self._own)
             self._end.end(True)
+            if self._release is not None:
+                self._release()
         push = self._op is Operation.WRITE
         if success:
             self._transfers.counters.success(push, [step.plan for step in self._done], time.monotonic() - self._began)
@@ -249,11 +261,13 @@ class Run:
 
     def _hold(self, plan: CopyPlan, outcome: Outcome, poll: Callable[[object], bool]) -> None:
         self._held = True
-        end, own, registry = self._end, self._own, self._transfers.registry
+        end, own, registry, unclaim = self._end, self._own, self._transfers.registry, self._release
         end.end(False)
 
         def release() -> None:
             registry.end(own)
             end.settled()
+            if unclaim is not None:
+                unclaim()
 
         self._transfers.quarantine.add(plan, outcome, end.space, poll, release, local=self._op is Operation.READ)

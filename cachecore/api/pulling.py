@@ -7,6 +7,7 @@ from typing import Any
 
 from cachecore import _arguments as arguments
 from cachecore.api.base import DEFAULT_TIMEOUT, ManagerParts
+from cachecore.leases import BlockLease
 from cachecore.matching import LayerRanges
 from cachecore.types import BlocksCacheKey, Cache, CacheKey, CacheKeyByIdAndIndex
 
@@ -29,6 +30,7 @@ class PullingMethods(ManagerParts):
         layers: Sequence[str] | None = None,
         src_slice: Any = None,
         dst_slice: Any = None,
+        lease: BlockLease | None = None,
         after: object = None,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
@@ -47,6 +49,7 @@ class PullingMethods(ManagerParts):
             src_slice: Bytes inside each source block: (offset, nbytes), (offset, nbytes, count, stride) or a
                 `BlockSlice`, or a list with one for each tensor of a layer; None = the whole block.
             dst_slice: The same for destination blocks; both sides name as many bytes a block.
+            lease: What the owner's `lease` returned for the source blocks: it keeps them until the pull has ended.
             after: An event, or a list of events, of the device: nothing moves before they have happened.
             timeout: Seconds until it gives up.
 
@@ -54,6 +57,7 @@ class PullingMethods(ManagerParts):
             MissingArgumentError, CacheTypeError, CacheValueError, CacheIncompatibleError, OverlapError: A bad
                 argument; nothing moved.
             NotLinkedError, CacheNotFoundError: No such link, key or cache; nothing moved.
+            LeaseExpiredError: The owner does not keep the blocks of the lease any more; nothing moved.
             NotSupportedError: Memory that the link's engine does not move, or an event that the driver does not know.
             AddressMovedError, CacheBusyError: A registered tensor moved; blocks are quarantined. Nothing moved.
             LinkLostError, TransferTimeoutError, TransferError: It started and did not finish; the error says which
@@ -70,6 +74,7 @@ class PullingMethods(ManagerParts):
             layers=layers,
             src_slice=src_slice,
             dst_slice=dst_slice,
+            lease=lease,
         )
         self._transfers.run(request, after=after)
 

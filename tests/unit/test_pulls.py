@@ -1,4 +1,4 @@
-"""What a pull moves, held against a plain oracle: between two managers of one process, and inside one manager."""
+"""What a pull or a push moves, held against a plain oracle: between two managers of one process, and inside one."""
 
 import itertools
 
@@ -136,27 +136,36 @@ def cases(draw, kind):
 
 
 class Caches:
-    """The two caches of one example, unregistered at its end."""
+    """The two caches of one example, unregistered at its end. The one that has keys is at the owner."""
 
-    def __init__(self, managers, case, source_paged, target_paged):
+    def __init__(self, managers, case, source_paged, target_paged, push=False):
         self.owner, self.reader = (managers[0], managers[0]) if case["inside"] else managers
         self.source, self.target = made(*case["source"], case["seed"]), made(*case["target"], case["seed"] + 1)
         self.model = next(model_ids)
-        if source_paged:
-            key = cc.BlocksCacheKey(1, self.model)
-            self.source_cache = self.owner.register_blocks_tensors(self.source, blocks_cache_key=key)
+        if push:
+            self.source_at, self.target_at = self.reader, self.owner
+            self.source_cache = self._plain(self.reader, self.source, source_paged)
+            self.target_cache = self._named(self.owner, self.target, target_paged)
         else:
-            keys = [cc.CacheKey(1, i, self.model) for i in range(case["source"][1])]
-            self.source_cache = self.owner.register_cache_tensors(self.source, cache_keys=keys)
-        register = self.reader.register_blocks_tensors if target_paged else self.reader.register_cache_tensors
-        self.target_cache = register(self.target)
+            self.source_at, self.target_at = self.owner, self.reader
+            self.source_cache = self._named(self.owner, self.source, source_paged)
+            self.target_cache = self._plain(self.reader, self.target, target_paged)
+
+    def _plain(self, manager, tensors, paged):
+        return (manager.register_blocks_tensors if paged else manager.register_cache_tensors)(tensors)
+
+    def _named(self, manager, tensors, paged):
+        if paged:
+            return manager.register_blocks_tensors(tensors, blocks_cache_key=cc.BlocksCacheKey(1, self.model))
+        keys = [cc.CacheKey(1, i, self.model) for i in range(len(tensors[0]))]
+        return manager.register_cache_tensors(tensors, cache_keys=keys)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
-        self.reader.unregister_cache(self.target_cache.cache_id, timeout=10)
-        self.owner.unregister_cache(self.source_cache.cache_id, timeout=10)
+        self.target_at.unregister_cache(self.target_cache.cache_id, timeout=10)
+        self.source_at.unregister_cache(self.source_cache.cache_id, timeout=10)
 
     def check(self, case, oracle, call):
         """Run both; they agree on refusing, and on every byte of both sides."""
@@ -218,6 +227,57 @@ def test_entry_to_blocks(managers, case, by_id):
             lambda target, pairs: oracle_entry_to_blocks(both.source, target, case["entry"], case["dst_blocks"], pairs),
             lambda **more: both.reader.pull_blocks(key, both.target_cache, dst_blocks=case["dst_blocks"], **more),
         )
+
+
+@PROPERTY
+@given(cases("blocks"), st.booleans())
+def test_pushed_blocks(managers, case, by_id):
+    """Holes 2, 3, 5 and 7: bounds, block sizes, runs that were cut, layers that were none. Nothing is written then."""
+    with Caches(managers, case, True, True, push=True) as both:
+        by_key, by_number = cc.BlocksCacheKey(1, both.model), cc.CacheKeyByIdAndIndex(1, both.target_cache.cache_id)
+        key = by_number if by_id else by_key
+        both.check(
+            case,
+            lambda target, pairs: oracle_blocks(both.source, target, case["src_blocks"], case["dst_blocks"], pairs),
+            lambda **more: both.reader.push_blocks(
+                key, both.source_cache, case["src_blocks"], case["dst_blocks"], **more
+            ),
+        )
+
+
+@PROPERTY
+@given(cases("entry"), st.booleans())
+def test_a_pushed_entry(managers, case, by_id):
+    """Holes 1 and 4: each side's own stride and bounds; what has no room does not reach the neighbour."""
+    with Caches(managers, case, False, False, push=True) as both:
+        key = cc.CacheKeyByIdAndIndex(1, both.target_cache.cache_id, case["dst_entry"])
+        if not by_id:
+            key = cc.CacheKey(1, case["dst_entry"], both.model)
+        both.check(
+            case,
+            lambda target, pairs: oracle_entry(
+                both.source, target, case["entry"], case["dst_entry"], case["size"], pairs
+            ),
+            lambda **more: both.reader.push_cache(key, both.source_cache, case["entry"], size=case["size"], **more),
+        )
+
+
+def test_pushes_need_the_right_kind_of_cache_at_both_ends(managers, caches):
+    model, _, (paged, plain), (to_paged, to_plain) = caches
+    reader = managers[1]
+    by_blocks, by_entry = cc.BlocksCacheKey(1, model), cc.CacheKey(1, 7, model)
+    with pytest.raises(cc.CacheIncompatibleError, match="use push_cache"):
+        reader.push_blocks(by_blocks, to_plain, [0], [0])
+    with pytest.raises(cc.CacheIncompatibleError, match="is contiguous; blocks are pushed to paged"):
+        reader.push_blocks(by_entry, to_paged, [0], [0])
+    with pytest.raises(cc.CacheIncompatibleError, match="use push_blocks"):
+        reader.push_cache(by_entry, to_paged)
+    with pytest.raises(cc.CacheTypeError, match="push_blocks takes it"):
+        reader.push_cache(by_blocks, to_plain)
+    with pytest.raises(cc.CacheIncompatibleError, match="paged and has no entries"):
+        reader.push_cache(cc.CacheKeyByIdAndIndex(1, paged.cache_id), to_plain)
+    with pytest.raises(cc.CacheIncompatibleError, match="tensor_num_per_layer is 3"):
+        reader.push_cache(cc.CacheKeyByIdAndIndex(1, plain.cache_id), to_plain, tensor_num_per_layer=3)
 
 
 @pytest.fixture

@@ -119,6 +119,7 @@ class Setup:
         remote = SimpleNamespace(shape=None, retiring=retiring)
         end = RemoteEnd(self.driver, self.link, remote, None)
         request = SimpleNamespace(end=end, own=self.target, op=op, deadline=deadline, whole=steps[0])
+        request.lease_id = request.consumes = None
         self.transfers.run(request, steps=steps, **more)
 
     def pull(self, dst=(0, 1, 3), **more):
