@@ -52,6 +52,7 @@ from cachecore.errors import (
 from cachecore.layers import LayersCache, LayerTensor, TensorSpec
 from cachecore.leases import BlockLease, LeaseInfo
 from cachecore.manager import CacheManager
+from cachecore.notifications import Notification
 from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
 from cachecore.peer import Peer
 from cachecore.peers import InsecureLinkWarning, Security
@@ -116,6 +117,7 @@ __all__ = [
     "MissingArgumentError",
     "NotLinkedError",
     "NotSupportedError",
+    "Notification",
     "Outcome",
     "OutcomeState",
     "OverlapError",

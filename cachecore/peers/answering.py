@@ -11,9 +11,20 @@ from collections.abc import Callable
 from functools import partial
 
 from cachecore.lease_table import LeaseTable
+from cachecore.peers.inbox import Inbox
 from cachecore.peers.messages import OwnerMessage
 from cachecore.peers.records import CacheRecord, EntryKeyRecord
-from cachecore.peers.request_messages import Answer, Claim, Consume, Release, Verdict, WillWrite
+from cachecore.peers.request_messages import (
+    Answer,
+    Claim,
+    Consume,
+    NoticeResult,
+    Notify,
+    NotifyResult,
+    Release,
+    Verdict,
+    WillWrite,
+)
 from cachecore.peers.session import Session
 from cachecore.peers.worker import Worker
 from cachecore.types import CacheKey
@@ -22,7 +33,7 @@ __all__ = ["Answering", "ReaderQuestion"]
 
 _logger = logging.getLogger("cachecore.peers")
 
-ReaderQuestion = WillWrite | Consume | Claim | Release
+ReaderQuestion = WillWrite | Consume | Claim | Release | Notify | NoticeResult
 
 
 class Answering:
@@ -32,6 +43,7 @@ class Answering:
         cluster_id: Of this manager.
         worker: For what may wait.
         leases: The leases that this manager granted.
+        inbox: For notifications of readers.
         on_consumed: (cache id, key) -> whether a key was there and is dropped now. Called in the worker.
         record: The record of a cache that readers may start to read, None for others.
         republish: Publishes other keys of a cache; any thread.
@@ -43,13 +55,14 @@ class Answering:
         cluster_id: int,
         worker: Worker,
         leases: LeaseTable,
+        inbox: Inbox,
         on_consumed: Callable[[int, CacheKey], bool] | None,
         record: Callable[[int], CacheRecord | None],
         republish: Callable[[int, EntryKeyRecord], None],
         answer: Callable[[Session, OwnerMessage], None],
     ) -> None:
         self._cluster_id, self._worker, self._on_consumed = cluster_id, worker, on_consumed
-        self._leases = leases
+        self._leases, self._inbox = leases, inbox
         self._record, self._republish, self._answer = record, republish, answer
 
     def handle(self, session: Session, message: ReaderQuestion) -> None:
@@ -64,6 +77,11 @@ class Answering:
             self._answer(session, Answer(message.request, Verdict.NO if refusal else Verdict.YES, refusal))
         elif isinstance(message, Release):
             self._leases.release(session.token, message.claims)
+        elif isinstance(message, Notify):
+            verdict, detail = self._inbox.put(session.peer, message.number, message.name, message.payload)
+            self._answer(session, NotifyResult(message.number, verdict, detail))
+        elif isinstance(message, NoticeResult):
+            session.notices.answered(message.number, message.verdict, message.detail)
         else:
             self._consume(session, message)
 

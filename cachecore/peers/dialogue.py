@@ -12,8 +12,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
+from cachecore.engine import PeerIdentity
 from cachecore.errors import CacheError, LinkLostError
 from cachecore.peers.channel import Channel, Ending
 from cachecore.peers.events import EventKind
@@ -38,7 +40,8 @@ from cachecore.peers.messages import (
     decode_owner_message,
     encode,
 )
-from cachecore.peers.request_messages import Answer
+from cachecore.peers.notices import Notices, Post
+from cachecore.peers.request_messages import Answer, Notice, NoticeResult, Notify, NotifyResult
 from cachecore.peers.requests import Requests
 from cachecore.peers.service import Service
 from cachecore.peers.usage import CacheUsage
@@ -62,6 +65,8 @@ class Dialogue:
         lease: Renewed by answered pings.
         usage: Told what the owner says about its caches.
         report: Takes (kind, detail) of what happens to the link; never waits.
+        identity: The peer.
+        post: Where its notifications go, and how those to it are numbered.
     """
 
     def __init__(
@@ -74,12 +79,17 @@ class Dialogue:
         lease: Lease,
         usage: CacheUsage,
         report: Callable[[EventKind, str], None],
+        identity: PeerIdentity,
+        post: Post,
     ) -> None:
         self._peer = peer
         self._service, self._channel, self._token = service, channel, token
         self._timing, self._lease, self._usage, self._report = timing, lease, usage, report
         #: What this reader asks of the owner.
         self.requests = Requests(peer, service, token, self._send, self._lost_or_none)
+        #: Notifications to the owner.
+        self.notices = Notices(peer, post.numbers, self._send_notice)
+        self._incoming = partial(post.inbox.put, identity)
         #: "LINKING", "LINKED", "STALLED" or "LOST".
         self.state = "LINKING"
         self.lost_because = ""
@@ -222,6 +232,7 @@ class Dialogue:
             if future is not None:
                 self._service.settle(future, error=self.lost_error())
         self.requests.fail(self.lost_error())
+        self.notices.fail(reason)
         if announce:
             self._report(EventKind.LOST, reason)
 
@@ -251,6 +262,11 @@ class Dialogue:
                     self._service.settle(future)
         elif isinstance(message, Answer):
             self.requests.answered(message)
+        elif isinstance(message, Notice):
+            verdict, detail = self._incoming(message.number, message.name, message.payload)
+            self._send(NoticeResult(self._token, message.number, verdict, detail))
+        elif isinstance(message, NotifyResult):
+            self.notices.answered(message.number, message.verdict, message.detail)
         elif isinstance(message, Retiring):
             unknown = self._usage.retire(message.cache_ids)
             if unknown:
@@ -269,6 +285,9 @@ class Dialogue:
 
     def _send(self, message: ReaderMessage) -> bool:
         return self.state != "LOST" and self._channel.send(encode(message))
+
+    def _send_notice(self, number: int, name: str, payload: bytes) -> bool:
+        return self._send(Notify(self._token, number, name, payload))
 
     def _send_timed(self, make: Callable[[int], ReaderMessage]) -> bool:
         self._sequence += 1

@@ -37,6 +37,7 @@ from cachecore.peers.messages import (
     decode_owner_message,
     encode,
 )
+from cachecore.peers.notices import Post
 from cachecore.peers.security import CurveKeys
 from cachecore.peers.service import Service
 from cachecore.peers.worker import Worker
@@ -63,6 +64,7 @@ class Dialer:
         worker: Its thread for engine calls.
         notify: Takes events.
         door: Held while a link takes its descriptors.
+        post: Where notifications go.
     """
 
     identity: PeerIdentity
@@ -71,6 +73,7 @@ class Dialer:
     worker: Worker
     notify: Callable[[PeerEvent], None]
     door: Door
+    post: Post
 
     def greet(
         self,
@@ -294,7 +297,9 @@ class _Call:
             self._settle_error(LinkFailedError(f"address {self._address} refuses the link: {text} ({message.detail})"))
             return
         dialer = self._dialer
-        self._link = Link(self._service, dialer.worker, self._channel, message, dialer.timing, dialer.notify)
+        self._link = Link(
+            self._service, dialer.worker, self._channel, message, dialer.timing, dialer.notify, dialer.post
+        )
         self._link.dialogue.take_over()
         self._service.settle(self._answered, (self._link, message))
 

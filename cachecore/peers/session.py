@@ -9,6 +9,7 @@ from cachecore.engine import PeerIdentity
 from cachecore.errors import CacheBusyError
 from cachecore.peers import process
 from cachecore.peers.liveness import boottime
+from cachecore.peers.notices import Notices
 from cachecore.peers.records import CacheRecord
 
 __all__ = ["Session", "SessionInfo", "busy_error"]
@@ -53,7 +54,10 @@ class Session:
         answered_at: When its last ping was answered, on `boottime()`.
         number: Of the last change it was sent.
         owed: Retiring caches that it has not let go of.
+        notices: Notifications to it.
     """
+
+    notices: Notices
 
     def __init__(self, peer: PeerIdentity, routing_id: bytes, address: str) -> None:
         self.token = process.new_token()

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -50,8 +51,11 @@ from cachecore.peers.messages import (
     decode_reader_message,
     encode,
 )
+from cachecore.peers.notices import Notice as Outgoing
+from cachecore.peers.notices import Notices, Post
 from cachecore.peers.proof import ProcessProof
 from cachecore.peers.records import CacheRecord, EntryKeyRecord
+from cachecore.peers.request_messages import Notice
 from cachecore.peers.session import Session, SessionInfo, busy_error
 from cachecore.peers.worker import Worker
 from cachecore.types import CacheKey
@@ -73,6 +77,7 @@ class Sessions:
         notify: Takes events; never waits.
         worker: For what may wait.
         leases: The leases that this manager granted.
+        post: Where notifications go.
         on_consumed: See `Peers`.
     """
 
@@ -86,6 +91,7 @@ class Sessions:
         notify: Callable[[PeerEvent], None],
         worker: Worker,
         leases: LeaseTable,
+        post: Post,
         on_consumed: Callable[[int, CacheKey], bool] | None = None,
     ) -> None:
         self._identity = identity
@@ -102,9 +108,16 @@ class Sessions:
         self._closing = False
         self._failure: CacheError | None = None
         self._logged_at = 0.0
-        self._leases = leases
+        self._leases, self._post = leases, post
         self._answering = Answering(
-            identity.cluster_id, worker, leases, on_consumed, self._offered, self._drop_key, self._answer_later
+            identity.cluster_id,
+            worker,
+            leases,
+            post.inbox,
+            on_consumed,
+            self._offered,
+            self._drop_key,
+            self._answer_later,
         )
 
     # --- any thread ----------------------------------------------------------------------------------------------
@@ -224,6 +237,15 @@ class Sessions:
                 _logger.exception("handling a message from %s failed", address)
                 self._bad_message(routing_id, session, address, error)
 
+    def notify(self, cluster_id: int, notice: Outgoing) -> bool:
+        """Send a notification to a reader. Returns whether there is a connection to it."""
+        with self._changed:
+            for session in reversed(self._sessions):
+                if session.peer.cluster_id == cluster_id and session.ready and session.routing_id is not None:
+                    session.notices.put(notice)
+                    return True
+            return False
+
     def close(self) -> None:
         """Tell every reader that this manager ends, and take no new ones."""
         with self._changed:
@@ -247,6 +269,9 @@ class Sessions:
             self._answer(routing_id, Refused(reason.name, detail))
             return
         session = Session(peer, routing_id, address)
+        session.notices = Notices(
+            f"cluster {peer.cluster_id} at {address}", self._post.numbers, partial(self._send_notice, session)
+        )
         snapshot = self._catalogue.snapshot(0)
         session.number = snapshot.number
         welcome = Welcome(
@@ -333,6 +358,9 @@ class Sessions:
         if self._listener is not None:
             self._listener.send(routing_id, encode(message))
 
+    def _send_notice(self, session: Session, number: int, name: str, payload: bytes) -> bool:
+        return self._send(session, Notice(number, name, payload))
+
     def _answer_later(self, session: Session, message: OwnerMessage) -> None:
         """Send an answer, behind the changes that it is about. From any thread."""
 
@@ -367,6 +395,7 @@ class Sessions:
             return
         self._by_routing_id.pop(session.routing_id, None)
         session.routing_id = None
+        session.notices.fail(reason)
         if not session.ready:
             self._end(session, reason)
             return
@@ -386,6 +415,7 @@ class Sessions:
         if session.routing_id is not None:
             self._by_routing_id.pop(session.routing_id, None)
             session.routing_id = None
+        session.notices.fail(reason)
         session.owed.clear()
         self._leases.end(session.token)
         self._changed.notify_all()

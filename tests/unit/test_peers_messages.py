@@ -18,6 +18,19 @@ from cachecore.peers.messages import (
     encode,
 )
 from cachecore.peers.records import BlocksKeyRecord, CacheRecord, EntryKeyRecord, key_records, region_records
+from cachecore.peers.request_messages import (
+    MAX_PAYLOAD,
+    Answer,
+    Claim,
+    Consume,
+    Notice,
+    NoticeResult,
+    Notify,
+    NotifyResult,
+    Release,
+    Verdict,
+    WillWrite,
+)
 from cachecore.types import NO_ID, BlocksCacheKey, CacheKey, DataType, Placement
 
 TOKEN = "0123456789abcdef" * 2
@@ -47,7 +60,18 @@ def raw(body):
 def test_messages_survive_the_wire():
     changes = Changes(2**64 - 2, 2**64 - 1, (CacheRecord(**record()),), (7, 8))
     assert decode_owner_message(encode(changes)) == changes
-    assert decode_reader_message(encode(Retired(TOKEN, (2**63,)))) == Retired(TOKEN, (2**63,))
+    for said in (
+        Retired(TOKEN, (2**63,)),
+        WillWrite(TOKEN, 1),
+        Claim(TOKEN, 2, TOKEN),
+        Release(TOKEN, (2, 3)),
+        Consume(TOKEN, 3, 7, EntryKeyRecord(0, 5, NO_ID, 1)),
+        Notify(TOKEN, 4, "n" * 200, bytes(MAX_PAYLOAD)),
+        NoticeResult(TOKEN, 5, Verdict.FULL, "full"),
+    ):
+        assert decode_reader_message(encode(said)) == said
+    for said in (Answer(1, Verdict.NO, "why"), Notice(2, "n", b"\x00"), NotifyResult(3, Verdict.YES, "")):
+        assert decode_owner_message(encode(said)) == said
 
 
 @pytest.mark.parametrize(
@@ -68,6 +92,17 @@ def test_messages_survive_the_wire():
         raw({"type": "pong", "sequence": 1, "number": 1}),  # what only an owner sends
         raw({"type": "surprise"}),
         raw({"type": "retired", "session": TOKEN, "cache_ids": [1, -1]}),
+        raw({"type": "notify", "session": TOKEN, "number": 1, "name": "", "payload": b""}),
+        raw({"type": "notify", "session": TOKEN, "number": 1, "name": "n" * 201, "payload": b""}),
+        raw({"type": "notify", "session": TOKEN, "number": 1, "name": "n", "payload": bytes((256 << 10) + 1)}),
+        raw({"type": "notify", "session": TOKEN, "number": 1, "name": "n", "payload": "text"}),
+        raw({"type": "notice", "number": 1, "name": "n", "payload": b""}),  # what only an owner sends
+        raw({"type": "notice result", "session": TOKEN, "number": 1, "verdict": 4, "detail": ""}),
+        raw({"type": "claim", "session": TOKEN, "request": 1, "lease": "short"}),
+        raw({"type": "release", "session": TOKEN, "claims": [1] * 10_001}),
+        raw(
+            {"type": "consume", "session": TOKEN, "request": 1, "cache_id": 1, "key": {"type": "blocks", "model_id": 0}}
+        ),
         encode(Ping(TOKEN, 1)) + b"\x00",
         HEAD + b"\x82\xa4type\xa4ping\xa7session\xa2\xff\xfe",  # not UTF-8
     ],

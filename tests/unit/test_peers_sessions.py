@@ -1,8 +1,10 @@
 """The owner's side alone: what it answers, whom it waits for and when it stops to. The listener is a test double."""
 
+import itertools
 import threading
 import time
 
+import msgspec
 import pytest
 
 from cachecore.engine import PeerIdentity
@@ -10,6 +12,7 @@ from cachecore.errors import CacheBusyError, CacheError
 from cachecore.lease_table import LeaseTable
 from cachecore.peers import sessions as module
 from cachecore.peers.events import EventKind
+from cachecore.peers.inbox import Inbox
 from cachecore.peers.listener import Delivery
 from cachecore.peers.liveness import Timing
 from cachecore.peers.messages import (
@@ -33,9 +36,11 @@ from cachecore.peers.messages import (
     decode_owner_message,
     encode,
 )
-from cachecore.peers.records import CacheRecord
+from cachecore.peers.notices import Post
+from cachecore.peers.records import CacheRecord, EntryKeyRecord
+from cachecore.peers.request_messages import Answer, Claim, Consume, Release, Verdict, WillWrite
 from cachecore.peers.sessions import Sessions
-from cachecore.types import DataType, Placement
+from cachecore.types import NO_ID, DataType, Placement
 
 OWNER = PeerIdentity(1, "owner", 100, "0" * 32)
 TIMING = Timing()
@@ -76,6 +81,7 @@ class Wire:
 class Owner:
     def __init__(self):
         self.wire, self.dead, self.watched, self.events = Wire(), {}, {}, []
+        self.inbox = Inbox("callbacks", None, lambda sender, detail: None)
         self.leases = LeaseTable(OWNER, lambda: module.boottime())
         self.sessions = Sessions(
             OWNER,
@@ -86,6 +92,8 @@ class Owner:
             self.events.append,
             self,
             self.leases,
+            Post(self.inbox, itertools.count(1)),
+            lambda cache_id, key: self.consumed.pop(0),
         )
         self.sessions.serve(self.wire)
 
@@ -406,3 +414,62 @@ def test_a_failed_service_thread_ends_a_waiting_retirement(owner):
     owner.sessions.fail(CacheError("the link service failed"))
     waiting.join(30)
     assert [str(error) for error in errors] == ["the link service failed"]
+
+
+# --- what readers ask ----------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_announces_writes_is_given_up_on_proof_only(owner, clock):
+    token = owner.link(b"a")
+    owner.say(b"a", WillWrite(token, 4))
+    assert owner.wire.take(b"a", Answer) == [Answer(4, Verdict.YES, "")]
+    owner.wire.gone.add(b"a")
+    clock[0] += 10 * TIMING.owner_silence
+    owner.sessions.check()
+    assert owner.states() == ["LOST"]
+    owner.dead[200] = False
+    owner.sessions.check()
+    assert owner.states() == []
+
+
+def test_claims_last_as_long_as_the_reader_may_be_reading(owner, clock):
+    lease = owner.leases.grant(1, bytes(8), 3600.0)
+    token = owner.link(b"a")
+    owner.say(b"a", Claim(token, 1, lease.lease_id))
+    owner.say(b"a", Claim(token, 2, "f" * 32))
+    assert [answer.verdict for answer in owner.wire.take(b"a", Answer)] == [Verdict.YES, Verdict.NO]
+    owner.wire.gone.add(b"a")
+    owner.sessions.connection_lost()
+    owner.link(b"b", peer())  # linked anew: what runs over the old link still counts
+    clock[0] += TIMING.owner_silence - 0.1
+    owner.sessions.check()
+    assert [info.readers for info in owner.leases.infos] == [(2,)]
+    clock[0] += 0.1
+    owner.sessions.check()
+    assert [info.readers for info in owner.leases.infos] == [()]
+
+
+def test_nobody_claims_before_it_counts_as_a_reader_and_nobody_releases_for_another(owner):
+    lease = owner.leases.grant(1, bytes(8), 3600.0)
+    a, b = owner.link(b"a"), owner.link(b"b", peer(3, 2))
+    owner.say(b"a", Claim(a, 1, lease.lease_id))
+    owner.say(b"b", Release(b, (1,)))
+    owner.say(b"c", Release(a, (1,)))  # without the session's connection a token opens nothing
+    early = owner.hello(b"d", peer(4, 4)).session
+    owner.say(b"d", Claim(early, 1, lease.lease_id))
+    assert owner.wire.take(b"d", Answer)[0].verdict is Verdict.NO
+    assert [info.readers for info in owner.leases.infos] == [(2,)]
+    owner.say(b"a", Release(a, (1, 7)))
+    assert [info.readers for info in owner.leases.infos] == [()]
+
+
+def test_a_key_that_is_used_up_is_gone_for_everybody_before_the_answer(owner):
+    key = EntryKeyRecord(0, 5, NO_ID, 1)
+    owner.consumed = [True, False]
+    owner.sessions.publish([msgspec.structs.replace(record(1), is_blocks=False, keys=(key,))])
+    a, b = owner.link(b"a"), owner.link(b"b", peer(3, 2))
+    owner.say(b"a", Consume(a, 1, 1, key))
+    (changes, answer) = owner.wire.take(b"a", Changes, Answer)
+    assert (changes.added[0].keys, answer) == ((), Answer(1, Verdict.YES, ""))
+    owner.say(b"b", Consume(b, 1, 1, key))
+    assert owner.wire.take(b"b", Answer) == [Answer(1, Verdict.NO, "")] and owner.consumed == [False]
