@@ -5,9 +5,7 @@ They run in the caller's thread, through `BackendDriver.copy`, and count as tran
 
 from __future__ import annotations
 
-import itertools
 import logging
-import operator
 import threading
 from array import array
 from collections.abc import Mapping, Sequence
@@ -16,6 +14,7 @@ from typing import Any
 from cachecore import _arguments as arguments
 from cachecore import rules
 from cachecore.driver import BackendDriver
+from cachecore.entry_plans import plan_copy
 from cachecore.errors import (
     CacheIncompatibleError,
     CacheTimeoutError,
@@ -30,7 +29,7 @@ from cachecore.errors import (
 from cachecore.failures import failure
 from cachecore.local_caches import Registered
 from cachecore.outcome import FailureCause, Outcome, OutcomeState
-from cachecore.planning import CopyPlan, Geometry, plan_blocks, plan_entry
+from cachecore.planning import CopyPlan, plan_block_map
 from cachecore.quarantine import Quarantine
 from cachecore.registry import Registry
 from cachecore.shape import CacheShape
@@ -108,50 +107,42 @@ class Copies:
         if req_id is not None:
             what += f" for request {arguments.integer('req_id', req_id, 0, 2**64 - 1)}"
         _check_alike("dst", target.shape, "src", source.shape)
-        plan = plan_entry(
-            _entries(target.shape, skipped),
-            _entries(source.shape, skipped),
+        plan = plan_copy(
+            target.shape.entries,
+            source.shape.entries,
             into,
             out_of,
+            dst_offset=skipped,
+            src_offset=skipped,
             size=nbytes,
-            local_name="dst_batch_index",
-            remote_name="src_batch_index",
-            same_process=True,
         )
         self._run(what, plan, target, source, deadline, after)
 
-    def copy_blocks(self, cache: object, copy_block_info: object, deadline: float, after: object) -> None:
+    def copy_blocks(self, cache: object, copy_block_info: Any, deadline: float, after: object) -> None:
         """See `CacheManager.copy_blocks`."""
         side = self._registered("cache", cache)
         _check_paged("cache", side.shape, "copy_cache")
-        mapping = _checked_mapping("copy_block_info", copy_block_info, "{src: [dst, ...]}")
-        sources, destinations = _flattened("copy_block_info", mapping)
-        if any(map(operator.eq, sources, destinations)):
-            own = next(
-                source for source, destination in zip(sources, destinations, strict=True) if source == destination
-            )
-            raise OverlapError(
-                f"copy_block_info[{own}] lists {own}: a block cannot be copied onto itself, leave it out of its own list"
-            )
+        _check_mapping("copy_block_info", copy_block_info, "{src: [dst, ...]}", lists=True)
         blocks = side.shape.blocks
-        plan = _plan("copy_block_info", blocks, blocks, destinations, sources)
+        try:
+            plan = plan_block_map(blocks, blocks, copy_block_info, name="copy_block_info")
+        except OverlapError as error:
+            raise _within_one_cache(copy_block_info, error) from None
         self._run(f"the copy of blocks of {side.shape.owner}", plan, side, side, deadline, after)
 
-    def swap_blocks(self, src: object, dst: object, src_to_dst: object, deadline: float, after: object) -> None:
+    def swap_blocks(self, src: object, dst: object, src_to_dst: Any, deadline: float, after: object) -> None:
         """See `CacheManager.swap_blocks`."""
         source, target = self._given("src_cache", src), self._given("dst_cache", dst)
         for name, side in (("src_cache", source), ("dst_cache", target)):
             _check_paged(name, side.shape, "copy_cache")
-        mapping = _checked_mapping("src_to_dst", src_to_dst, "{src: dst}")
+        _check_mapping("src_to_dst", src_to_dst, "{src: dst}", lists=False)
         if source.shape.placement is target.shape.placement:
             raise CacheIncompatibleError(
                 f"src_cache and dst_cache are both {source.shape.placement.name} memory; swap_blocks moves between HOST "
                 "and DEVICE. Within one cache use copy_blocks"
             )
         _check_alike("dst_cache", target.shape, "src_cache", source.shape)
-        plan = _plan(
-            "src_to_dst", target.shape.blocks, source.shape.blocks, list(mapping.values()), list(mapping.keys())
-        )
+        plan = plan_block_map(target.shape.blocks, source.shape.blocks, src_to_dst, name="src_to_dst")
         self._run(f"the swap from {source.shape.owner} to {target.shape.owner}", plan, target, source, deadline, after)
 
     # --- the caches --------------------------------------------------------------------------------------------------
@@ -286,58 +277,26 @@ def _check_alike(dst_name: str, dst: CacheShape, src_name: str, src: CacheShape)
         )
 
 
-def _entries(shape: CacheShape, offset: int) -> Geometry:
-    """The batch entries of a cache, each from `offset` bytes on."""
-    whole = shape.entries
-    if offset == 0:
-        return whole
-    if offset >= whole.block_bytes:
-        raise CacheValueError(
-            f"offset is {offset} bytes; an entry of {shape.owner} has {whole.block_bytes}, so it must be below that"
-        )
-    return Geometry(
-        shape.bases,
-        blocks=whole.blocks,
-        block_bytes=whole.block_bytes - offset,
-        block_stride=whole.block_stride,
-        offset=whole.offset + offset,
-        tensor_bytes=whole.tensor_bytes,
-    )
-
-
-def _checked_mapping(name: str, value: object, form: str) -> Mapping[Any, Any]:
+def _check_mapping(name: str, value: Any, form: str, *, lists: bool) -> None:
     arguments.not_none(name, value)
     if not isinstance(value, Mapping):
         raise arguments.wrong_type(name, value, f"a mapping {form} of block ids")
-    if not value:
-        raise CacheValueError(f"{name} is empty; name at least one block, or leave the call out")
-    return value
+    # The kinds of values are looked at, not every value: a mapping may name many thousand blocks.
+    for kind in set(map(type, value.values())):
+        listed = hasattr(kind, "__len__") and not issubclass(kind, str | bytes)
+        if hasattr(kind, "ndim"):
+            continue  # an array or tensor is a list or one number; planning looks at it
+        if listed is not lists:
+            block, wrong = next((block, wrong) for block, wrong in value.items() if type(wrong) is kind)
+            expected = "a list of destination blocks, for example [2, 3]" if lists else "the id of one block"
+            arguments.not_none(f"{name}[{block!r}]", wrong)
+            raise arguments.wrong_type(f"{name}[{block!r}]", wrong, expected)
 
 
-def _flattened(name: str, mapping: Mapping[Any, Any]) -> tuple[list[Any], list[Any]]:
-    """Sources and destinations of {src: [dst, ...]}, one beside the other. Nothing is done block by block here."""
-    keys, lists = list(mapping.keys()), list(mapping.values())
-    lengths = [_length(name, key, value) for key, value in zip(keys, lists, strict=True)]
-    sources = itertools.chain.from_iterable(map(itertools.repeat, keys, lengths))
-    return list(sources), list(itertools.chain.from_iterable(lists))
-
-
-def _length(name: str, key: object, value: object) -> int:
-    if value is None or isinstance(value, str | bytes) or not hasattr(value, "__len__"):
-        raise arguments.wrong_type(f"{name}[{key!r}]", value, "a list of destination blocks, for example [2, 3]")
-    count = len(value)
-    if count == 0:
-        raise CacheValueError(f"{name}[{key!r}] is empty; name at least one destination, or leave the block out")
-    return count
-
-
-def _plan(name: str, dst: Geometry, src: Geometry, destinations: Sequence[Any], sources: Sequence[Any]) -> CopyPlan:
-    return plan_blocks(
-        dst,
-        src,
-        destinations,
-        sources,
-        local_name=f"{name} (destinations)",
-        remote_name=f"{name} (sources)",
-        same_process=True,
-    )
+def _within_one_cache(mapping: Mapping[int, Sequence[int]], error: OverlapError) -> OverlapError:
+    for block, destinations in mapping.items():
+        if block in destinations:
+            return OverlapError(
+                f"copy_block_info[{block}] lists {block}: a block cannot be copied onto itself, leave it out of its own list"
+            )
+    return error
