@@ -9,11 +9,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from cachecore import _arguments as arguments
+from cachecore import _core
 from cachecore.errors import CacheValueError, LeaseExpiredError
 
 __all__ = ["BlockLease", "LeaseInfo", "check_blocks", "check_lease"]
@@ -31,7 +32,7 @@ class BlockLease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         incarnation: The life of that manager; a restarted one does not know it.
         cache_id: The cache that the blocks belong to.
         lease_id: 128 random bits, hexadecimal.
-        blocks: Ids of the blocks: sorted, without repeats, packed little-endian uint64.
+        blocks: Ids of the blocks in the order given, without repeats, packed little-endian uint64.
         ttl: Seconds from the grant for which pulls could start under it, unless it was renewed or released since.
     """
 
@@ -53,7 +54,7 @@ class BlockLease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def block_ids(self) -> tuple[int, ...]:
-        """Ids of the blocks, ascending."""
+        """Ids of the blocks, in the order given."""
         return tuple(memoryview(self.blocks).cast("Q"))
 
     def to_bytes(self) -> bytes:
@@ -113,8 +114,7 @@ class LeaseInfo:
 
 def pack_blocks(blocks: Iterable[int]) -> bytes:
     """Checked block ids as `BlockLease.blocks` holds them."""
-    packed = array("Q", sorted(array("Q", blocks)))
-    return packed.tobytes()
+    return array("Q", blocks).tobytes()
 
 
 def check_lease(name: str, lease: object, *, cluster_id: int, incarnation: str, cache_id: int) -> BlockLease:
@@ -150,19 +150,20 @@ def check_lease(name: str, lease: object, *, cluster_id: int, incarnation: str, 
     return lease
 
 
-def check_blocks(lease: BlockLease, blocks_name: str, blocks: Iterable[int]) -> None:
+def check_blocks(lease: BlockLease, blocks_name: str, blocks: Any) -> None:
     """Refuse blocks that the lease does not keep.
 
     Args:
         lease: The lease.
         blocks_name: Of the argument that holds the blocks, for messages.
-        blocks: Checked ids.
+        blocks: As planning takes them.
 
     Raises:
         CacheValueError: Names the first one.
     """
-    kept = set(memoryview(lease.blocks).cast("Q"))
-    for block in set(array("Q", blocks)) - kept:
+    position = _core.first_missing(lease.blocks, blocks)
+    if position >= 0:
         raise CacheValueError(
-            f"{blocks_name} has block {block}, which {lease!r} does not keep; pull only blocks of the lease"
+            f"{blocks_name}[{position}] is block {int(blocks[position])}, which {lease!r} does not keep; pull only blocks "
+            "of the lease"
         )
