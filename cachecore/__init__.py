@@ -49,6 +49,7 @@ from cachecore.errors import (
     TransferError,
     TransferTimeoutError,
 )
+from cachecore.handles import Progress, Transfer
 from cachecore.layers import LayersCache, LayerTensor, TensorSpec
 from cachecore.leases import BlockLease, LeaseInfo
 from cachecore.manager import CacheManager
@@ -124,6 +125,7 @@ __all__ = [
     "Peer",
     "Placement",
     "PlacementError",
+    "Progress",
     "RegisterMemStatus",
     "RegistrationRefusedError",
     "Security",
@@ -131,6 +133,7 @@ __all__ = [
     "StatusCode",
     "StillReachableError",
     "TensorSpec",
+    "Transfer",
     "TransferCancelledError",
     "TransferError",
     "TransferTimeoutError",

@@ -17,6 +17,7 @@ from cachecore import options as manager_options
 from cachecore import plugins, selection
 from cachecore.allocations import Allocations
 from cachecore.api.allocating import AllocatingMethods
+from cachecore.api.asynchronous import AsynchronousMethods
 from cachecore.api.base import DEFAULT_TIMEOUT
 from cachecore.api.copying import CopyingMethods
 from cachecore.api.layers import LayersMethods
@@ -42,6 +43,7 @@ from cachecore.events import Listeners
 from cachecore.layers import LayersCache
 from cachecore.peer import Peer
 from cachecore.peers import Peers, Security
+from cachecore.pool import Pool
 from cachecore.registrar import Registrar
 from cachecore.registry import Registry, State
 from cachecore.requests import Requests
@@ -62,6 +64,7 @@ class CacheManager(
     LinkingMethods,
     PullingMethods,
     PushingMethods,
+    AsynchronousMethods,
     LeasingMethods,
     NotifyingMethods,
 ):
@@ -156,6 +159,7 @@ class CacheManager(
                 self._cluster_id, self.backend, self._registry, self._peers, self._allocations.consume_own
             )
             self._requests = Requests(self._ends)
+            self._pool = Pool(self.backend.bind_thread, self._options.transfer_threads)
             self._peers.start()
         except BaseException:
             for running in reversed(self._engines):
@@ -196,6 +200,8 @@ class CacheManager(
             pushes=counted.pushes,
             pushes_failed=counted.pushes_failed,
             transfers_cancelled=counted.cancelled,
+            transfers_queued=self._pool.queued,
+            transfers_running=self._pool.running,
             blocks=counted.blocks,
             nbytes=counted.nbytes,
             chunks=counted.chunks,
@@ -239,10 +245,13 @@ class CacheManager(
                 return
             self._closing = True
             self._peers.inbox.close()  # nobody can read it any more: peers that notify now are told so
+            ended = self._pool.close(deadline)  # if not, what follows says which memory is still in use
             with self._retirement.retired(self._registry.caches(), deadline) as caches:
                 held = self._transfers.quarantine.wait_empty(deadline)
                 if held:
                     raise _unsafe("failed transfers may still be writing", held)
+                if not ended and not self._pool.close(deadline):
+                    raise CacheBusyError(f"{self._pool.running} asynchronous transfers have not ended; repeat the call")
                 self._peers.close(deadline=deadline)
                 for cache in caches:
                     # An engine that cannot let go of memory while a peer is connected may still end that peer's access

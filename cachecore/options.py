@@ -14,7 +14,7 @@ __all__ = ["OPTION_NAMES", "PREFIX", "ManagerOptions", "read"]
 
 PREFIX: Final = "manager"
 #: As they stand behind "manager." in the options of a manager.
-OPTION_NAMES: Final = ("remote_cache_accessible",)
+OPTION_NAMES: Final = ("remote_cache_accessible", "transfer_threads")
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,11 @@ class ManagerOptions:
     Attributes:
         remote_cache_accessible: True: a pull is one-sided, and the owner's keys stay. False: a successful `pull_cache`
             by the key of a request consumes that key at its owner, for caches that `allocate_cache` made there.
+        transfer_threads: Most threads that run asynchronous transfers, 1 to 64.
     """
 
     remote_cache_accessible: bool = True
+    transfer_threads: int = 4
 
 
 def read(options: Mapping[str, object], driver: BackendDriver) -> ManagerOptions:
@@ -53,7 +55,8 @@ def read(options: Mapping[str, object], driver: BackendDriver) -> ManagerOptions
                 product=driver.name,
                 feature="remote_cache_accessible=False",
             )
-    return ManagerOptions(accessible)
+    threads = arguments.integer(_name("transfer_threads"), options.get(f"{PREFIX}.transfer_threads", 4), 1, 64)
+    return ManagerOptions(accessible, threads)
 
 
 def _name(option: str) -> str:

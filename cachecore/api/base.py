@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cachecore.events import Listeners
     from cachecore.options import ManagerOptions
     from cachecore.peers import Peers
+    from cachecore.pool import Pool
     from cachecore.registrar import Registrar
     from cachecore.registry import Registry
     from cachecore.requests import Requests
@@ -36,6 +37,7 @@ class ManagerParts:
     _listeners: Listeners
     _options: ManagerOptions
     _peers: Peers
+    _pool: Pool
     _registrar: Registrar
     _registry: Registry
     _retirement: Retirement

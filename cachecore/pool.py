@@ -1,0 +1,257 @@
+"""The threads that run asynchronous transfers of one manager: few, started when needed, fair between peers.
+
+A job waits in the queue of its cluster. A free thread takes from the cluster with the fewest jobs running, so that a
+peer that does not answer cannot hold up transfers with others for as long as a thread is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from cachecore.errors import ManagerClosedError
+
+__all__ = ["Job", "Pool"]
+
+_log = logging.getLogger("cachecore")
+#: Seconds that the exit of the interpreter waits for running jobs after it has cancelled them.
+_EXIT_SECONDS: Final = 2.0
+
+
+class Job(Protocol):
+    """Something to run in a thread."""
+
+    @property
+    def cluster_id(self) -> int:
+        """Whose turn it is when it runs."""
+
+    def run(self) -> None:
+        """Do it; reports its errors itself."""
+
+    def cancel(self) -> None:
+        """Ask it to end early; returns at once. May be called at any time, also more than once."""
+
+    def abandon(self) -> None:
+        """It was never run and never will be."""
+
+
+class _State:
+    """What the threads share. They know nothing of the pool, so that a pool nobody refers to ends its threads."""
+
+    def __init__(self, bind_thread: Callable[[], None], most: int) -> None:
+        self.bind_thread = bind_thread
+        self.most = most
+        #: Reentrant: collecting garbage may run `_leave` in a thread that holds it.
+        self.changed = threading.Condition()
+        self.queues: dict[int, deque[Job]] = {}
+        self.running: dict[int, int] = {}
+        self.jobs: set[Job] = set()
+        self.idle = 0
+        self.threads: list[threading.Thread] = []
+        self.closed = False
+        self.turn = itertools.count()
+        self.last_turn: dict[int, int] = {}
+
+    @property
+    def queued(self) -> int:
+        """Jobs that wait for a thread."""
+        return sum(map(len, self.queues.values()))
+
+    def take(self) -> Job:
+        """The next job. With the lock held, and `queued` above 0."""
+        cluster_id = min(self.queues, key=lambda key: (self.running.get(key, 0), self.last_turn.get(key, -1)))
+        queue = self.queues[cluster_id]
+        job = queue.popleft()
+        self.last_turn[cluster_id] = next(self.turn)
+        self.running[cluster_id] = self.running.get(cluster_id, 0) + 1
+        if not queue:
+            self.queues.pop(cluster_id, None)
+        self.jobs.add(job)
+        return job
+
+    def done(self, job: Job) -> None:
+        """A job has ended. With the lock held."""
+        self.jobs.discard(job)
+        cluster_id = job.cluster_id
+        left = self.running.get(cluster_id, 0) - 1
+        if left > 0:
+            self.running[cluster_id] = left
+            return
+        self.running.pop(cluster_id, None)
+        if cluster_id not in self.queues:
+            self.last_turn.pop(cluster_id, None)
+
+    def drop(self) -> list[Job]:
+        """Take everything out of the queues. With the lock held."""
+        dropped = [job for queue in self.queues.values() for job in queue]
+        self.queues.clear()
+        return dropped
+
+
+class Pool:
+    """Runs jobs. Whoever submits one keeps the pool alive until it has ended.
+
+    Args:
+        bind_thread: First call of every thread.
+        most: Most threads.
+    """
+
+    def __init__(self, bind_thread: Callable[[], None], most: int) -> None:
+        self._state = _State(bind_thread, most)
+        # At the exit of the interpreter as well: a thread that comes back from native code then has nowhere to go.
+        self._finalizer = weakref.finalize(self, _leave, self._state, os.getpid())
+
+    @property
+    def queued(self) -> int:
+        """Jobs that wait for a thread."""
+        with self._state.changed:
+            return self._state.queued
+
+    @property
+    def running(self) -> int:
+        """Jobs that run."""
+        return len(self._state.jobs)
+
+    def submit(self, job: Job) -> None:
+        """Run a job when a thread is free.
+
+        Raises:
+            ManagerClosedError: The pool takes no jobs any more.
+        """
+        state = self._state
+        with state.changed:
+            self._check_open()
+            state.queues.setdefault(job.cluster_id, deque()).append(job)
+            if state.queued > state.idle and len(state.threads) < state.most:
+                self._start(_work, f"cachecore-transfer-{len(state.threads)}", (state,))
+            state.changed.notify()
+
+    def apart(self, job: Job, name: str) -> None:
+        """Run a job in a thread of its own: it waits for what the caller does, which may need the other threads.
+
+        Raises:
+            ManagerClosedError: The pool takes no jobs any more.
+        """
+        state = self._state
+        with state.changed:
+            self._check_open()
+            state.jobs.add(job)
+            try:
+                thread = threading.Thread(target=_work_once, args=(state, job), name=name, daemon=True)
+                thread.start()
+            except BaseException:
+                state.jobs.discard(job)
+                raise
+
+    def remove(self, job: Job) -> bool:
+        """Take a job out of its queue. Returns whether it was there: it will not run then."""
+        state = self._state
+        with state.changed:
+            queue = state.queues.get(job.cluster_id)
+            if queue is None or job not in queue:
+                return False
+            queue.remove(job)
+            if not queue:
+                del state.queues[job.cluster_id]
+            return True
+
+    def close(self, deadline: float) -> bool:
+        """Take no more jobs, abandon those that wait, and wait for those that run. Can be repeated.
+
+        Returns:
+            Whether nothing runs any more; False at the deadline (on `time.monotonic()`).
+        """
+        state = self._state
+        with state.changed:
+            state.closed = True
+            dropped = state.drop()
+            state.changed.notify_all()
+        for job in dropped:
+            job.abandon()
+        return _wait(state, deadline)
+
+    def _check_open(self) -> None:
+        if self._state.closed:
+            raise ManagerClosedError("the manager is closed, or is being closed; no transfer can start")
+
+    def _start(self, target: Callable[..., None], name: str, arguments: tuple[object, ...]) -> None:
+        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+        self._state.threads.append(thread)
+        try:
+            thread.start()
+        except BaseException:
+            self._state.threads.remove(thread)
+            if not self._state.threads:  # nobody would ever run what is queued
+                for job in self._state.drop():
+                    job.abandon()
+            raise
+
+
+def _work(state: _State) -> None:
+    bound = False
+    while True:
+        with state.changed:
+            state.idle += 1
+            while not state.queued and not state.closed:
+                state.changed.wait()
+            state.idle -= 1
+            if not state.queued:
+                return
+            job = state.take()
+        try:
+            if not bound:
+                state.bind_thread()
+                bound = True
+        except Exception:  # noqa: BLE001
+            # The job binds the thread again, and tells its own caller what is wrong.
+            _log.exception("a transfer thread could not be bound to its device")
+        _run(state, job)
+        del job  # nothing of it is kept alive while this thread waits for the next one
+
+
+def _work_once(state: _State, job: Job) -> None:
+    _run(state, job)
+
+
+def _run(state: _State, job: Job) -> None:
+    try:
+        job.run()
+    except BaseException:  # noqa: BLE001
+        _log.exception("a transfer job raised; this is an error of cachecore, please report it")
+    finally:
+        with state.changed:
+            state.done(job)
+            state.changed.notify_all()
+
+
+def _wait(state: _State, deadline: float) -> bool:
+    with state.changed:
+        while state.jobs:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            state.changed.wait(min(left, threading.TIMEOUT_MAX))
+    return True
+
+
+def _leave(state: _State, pid: int) -> None:
+    """The pool is gone, or the interpreter exits: cancel everything and give it a moment to end."""
+    if os.getpid() != pid:
+        return  # in a forked child there are no such threads, and a lock may be held for ever
+    with state.changed:
+        state.closed = True
+        dropped, running = state.drop(), list(state.jobs)
+        state.changed.notify_all()
+    for job in dropped:
+        job.abandon()
+    for job in running:
+        job.cancel()
+    if threading.current_thread() is threading.main_thread():
+        _wait(state, time.monotonic() + _EXIT_SECONDS)
