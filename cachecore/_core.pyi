@@ -119,6 +119,15 @@ class CopyPlan:
             CacheValueError: The plan has no such chunks.
         """
 
+    def intervals(self, ranges: Iterable[tuple[int, int]], *, local: bool) -> bytes:
+        """Addresses that half-open chunk ranges touch on one side: packed native uint64 (start, end) of each interval.
+
+        Sorted and disjoint; those that touch or share bytes are joined.
+
+        Raises:
+            CacheValueError: The plan has no such chunks.
+        """
+
     def overlaps(self, intervals: Sequence[int] | bytes | Any, *, local: bool) -> tuple[int, int] | None:
         """The (start, end) of an interval of addresses that the plan shares a byte with, None when there is none.
 

@@ -7,12 +7,10 @@ Destinations of pushes are memory of a peer: an address means something only tog
 
 from __future__ import annotations
 
-import bisect
 import logging
 import threading
 import time
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from cachecore.errors import CacheBusyError
 from cachecore.outcome import Outcome
@@ -24,22 +22,22 @@ _log = logging.getLogger("cachecore")
 #: Seconds between two questions to an engine whether it has stopped; doubled up to the longer one.
 _POLL_INTERVAL = 0.01
 _LONGEST_INTERVAL = 0.32
-_BATCH = 65536
 
 
 class _Held:
-    """One transfer that may still be writing `intervals` (sorted, disjoint [start, end) addresses) of `space`.
+    """One transfer that may still be writing `intervals` of `space`.
 
-    `memory` is what it touches in this process: the same for a pull, what it reads for a push.
+    `memory` is what it touches in this process: the same for a pull, what it reads for a push. Both are packed, as
+    `CopyPlan.intervals` makes them.
     """
 
-    __slots__ = ("intervals", "memory", "poll", "release", "space", "starts", "ticket")
+    __slots__ = ("intervals", "memory", "poll", "release", "space", "ticket")
 
     def __init__(
         self,
         space: str | None,
-        intervals: list[tuple[int, int]],
-        memory: list[tuple[int, int]],
+        intervals: bytes,
+        memory: bytes,
         ticket: object,
         poll: Callable[[object], bool],
         release: Callable[[], None],
@@ -47,16 +45,9 @@ class _Held:
         self.space = space
         self.intervals = intervals
         self.memory = memory
-        self.starts = [start for start, _ in intervals]
         self.ticket = ticket
         self.poll = poll
         self.release = release
-
-    def overlap(self, start: int, end: int) -> tuple[int, int] | None:
-        position = bisect.bisect_left(self.starts, end)
-        if position and self.intervals[position - 1][1] > start:
-            return self.intervals[position - 1]
-        return None
 
 
 class Quarantine:
@@ -91,8 +82,8 @@ class Quarantine:
             release: Called once when it has.
             local: Whether the local side of the plan is written, else the remote one.
         """
-        memory = _intervals(plan, outcome.unknown, 0)
-        written = memory if local else _intervals(plan, outcome.unknown, 1)
+        memory = plan.intervals(outcome.unknown, local=True)
+        written = memory if local else plan.intervals(outcome.unknown, local=False)
         held = _Held(None if local else space, written, memory, outcome.ticket, poll, release)
         with self._lock:
             self._held.append(held)
@@ -115,9 +106,8 @@ class Quarantine:
         with self._lock:
             here = [item for item in self._held if item.space is None]
             there = [item for item in self._held if item.space == space]
-        for column, side, held in ((0, "here", here), (1, "of the other side", there)):
-            if held:
-                _check_side(plan, column, side, held)
+        _check_side(plan, True, "here", here)
+        _check_side(plan, False, "of the other side", there)
 
     def wait_empty(self, deadline: float) -> list[tuple[int, int]]:
         """Wait until nothing is held; returns the (address, bytes) of this process still touched at the deadline."""
@@ -125,7 +115,7 @@ class Quarantine:
             while self._held:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    return [(start, end - start) for item in self._held for start, end in item.memory]
+                    return [(start, end - start) for item in self._held for start, end in _unpacked(item.memory)]
                 self._changed.wait(left)
             return []
 
@@ -161,31 +151,18 @@ def _never(ticket: object) -> bool:
     return False
 
 
-def _check_side(plan: CopyPlan, column: int, side: str, held: Sequence[_Held]) -> None:
-    for first in range(0, plan.chunks, _BATCH):
-        flat = array("Q", plan.flat(first, min(_BATCH, plan.chunks - first)))
-        for address, length in zip(flat[column::3], flat[2::3], strict=True):
-            for item in held:
-                found = item.overlap(address, address + length)
-                if found is not None:
-                    raise CacheBusyError(
-                        f"[{address:#x}, {address + length:#x}) {side} is quarantined: a failed transfer may still be "
-                        f"writing [{found[0]:#x}, {found[1]:#x}). Use other blocks, or try again later",
-                        ranges=((found[0], found[1] - found[0]),),
-                    )
+def _check_side(plan: CopyPlan, local: bool, side: str, held: Sequence[_Held]) -> None:
+    for item in held:
+        found = plan.overlaps(item.intervals, local=local)
+        if found is not None:
+            start, end = found
+            raise CacheBusyError(
+                f"[{start:#x}, {end:#x}) {side} is quarantined: a failed transfer may still be writing it, and this one "
+                "reads or writes there. Use other blocks, or try again later",
+                ranges=((start, end - start),),
+            )
 
 
-def _intervals(plan: CopyPlan, ranges: Sequence[tuple[int, int]], column: int) -> list[tuple[int, int]]:
-    pieces: list[tuple[int, int]] = []
-    for start, stop in ranges:
-        for first in range(start, stop, _BATCH):
-            flat = array("Q", plan.flat(first, min(_BATCH, stop - first)))
-            pieces += [(low, low + length) for low, length in zip(flat[column::3], flat[2::3], strict=True)]
-    pieces.sort()
-    merged: list[tuple[int, int]] = []
-    for low, high in pieces:
-        if merged and low <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return merged
+def _unpacked(intervals: bytes) -> Iterator[tuple[int, int]]:
+    words = memoryview(intervals).cast("Q")
+    return zip(words[0::2], words[1::2], strict=True)

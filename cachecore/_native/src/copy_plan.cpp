@@ -49,14 +49,17 @@ CopyPlan::CopyPlan(std::vector<PlanGroup> groups) : groups_(std::move(groups)) {
     }
 }
 
+void CopyPlan::check_range(std::uint64_t start, std::uint64_t stop) const {
+    if (start > stop || stop > chunks_) {
+        refuse(Reason::value, "chunk range ", start, " to ", stop, " was asked for; the plan has ", chunks_, " chunks");
+    }
+}
+
 CopyPlan::BlockRanges CopyPlan::block_ranges(
     const std::vector<std::pair<std::uint64_t, std::uint64_t>> &chunk_ranges) const {
     BlockRanges found;
     for (const auto &[start, stop] : chunk_ranges) {
-        if (start > stop || stop > chunks_) {
-            refuse(Reason::value, "chunk range ", start, " to ", stop, " was asked for; the plan has ", chunks_,
-                   " chunks");
-        }
+        check_range(start, stop);
         std::uint64_t first_chunk = 0;
         std::uint64_t first_pair = 0;
         for (const PlanGroup &group : groups_) {
@@ -65,7 +68,8 @@ CopyPlan::BlockRanges CopyPlan::block_ranges(
             for (std::uint64_t chunk = std::max(start, first_chunk); chunk < std::min(stop, end); ++chunk) {
                 const Run &run = group.runs[(chunk - first_chunk) % runs];
                 const std::uint64_t first = group.destination.first(run);
-                append_blocks(found, first_pair + (chunk - first_chunk) / runs, first, group.destination.last(run) - first + 1);
+                append_blocks(found, first_pair + (chunk - first_chunk) / runs, first,
+                              group.destination.last(run) - first + 1);
             }
             first_chunk = end;
             first_pair += group.pairs.size();
@@ -141,7 +145,7 @@ py::bytes flat(const CopyPlan &plan, const py::object &start, const py::object &
     return py::reinterpret_steal<py::bytes>(result);
 }
 
-py::list block_ranges(const CopyPlan &plan, const py::iterable &ranges) {
+std::vector<std::pair<std::uint64_t, std::uint64_t>> to_chunk_ranges(const py::iterable &ranges) {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> chunk_ranges;
     for (const py::handle item : ranges) {
         const std::vector<std::uint64_t> range = copy_integers(item, "range");
@@ -150,6 +154,11 @@ py::list block_ranges(const CopyPlan &plan, const py::iterable &ranges) {
         }
         chunk_ranges.emplace_back(range[0], range[1]);
     }
+    return chunk_ranges;
+}
+
+py::list block_ranges(const CopyPlan &plan, const py::iterable &ranges) {
+    const auto chunk_ranges = to_chunk_ranges(ranges);
     CopyPlan::BlockRanges found;
     {
         const py::gil_scoped_release release;
@@ -160,6 +169,17 @@ py::list block_ranges(const CopyPlan &plan, const py::iterable &ranges) {
         result.append(py::make_tuple(tensor, block, count));
     }
     return result;
+}
+
+// Packed (start, end) of the addresses that some chunks touch.
+py::bytes touched(const CopyPlan &plan, const py::iterable &ranges, bool local) {
+    const auto chunk_ranges = to_chunk_ranges(ranges);
+    static_assert(sizeof(Intervals::Interval) == 16, "handed out as uint64 pairs");
+    const Intervals found = [&] {
+        const py::gil_scoped_release release;
+        return Intervals::of(plan, chunk_ranges, local);
+    }();
+    return {reinterpret_cast<const char *>(found.items().data()), found.items().size() * sizeof(Intervals::Interval)};
 }
 
 // (start, end) of the first interval that the plan touches, or None.
@@ -201,6 +221,8 @@ void register_copy_plan(py::module_ &module) {
             "A list of (bases, runs): read-only uint64 memoryviews of shape (pairs, 2) and (runs, 3), not copied.")
         .def("flat", &flat, py::arg("start"), py::arg("count"),
              "Native uint64 triples (local address, remote address, bytes) of `count` chunks from `start` on.")
+        .def("intervals", &touched, py::arg("ranges"), py::kw_only(), py::arg("local"),
+             "Packed uint64 (start, end) of the addresses that chunk ranges touch on one side, sorted and joined.")
         .def("overlaps", &overlapped, py::arg("intervals"), py::kw_only(), py::arg("local"),
              "The first of some address intervals that one side of the plan shares a byte with, or None.")
         .def("block_ranges", &block_ranges, py::arg("ranges"),

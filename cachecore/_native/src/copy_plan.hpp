@@ -63,6 +63,9 @@ public:
     std::uint64_t blocks() const { return blocks_; }
     std::uint64_t nbytes() const { return nbytes_; }
 
+    // Refuses a half-open range of chunks that the plan does not have.
+    void check_range(std::uint64_t start, std::uint64_t stop) const;
+
     // Half-open ranges of destination blocks of which the chunks write at least a byte: (position of the tensor pair in
     // the plan, first block, count).
     using BlockRanges = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>;

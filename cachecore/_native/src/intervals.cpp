@@ -20,9 +20,36 @@ Intervals::Intervals(const std::vector<std::uint64_t> &words) {
     }
 }
 
+void Intervals::add(std::uint64_t start, std::uint64_t end) {
+    if (!intervals_.empty() && start >= intervals_.back().first && start <= intervals_.back().second) {
+        intervals_.back().second = std::max(intervals_.back().second, end);
+    } else {
+        intervals_.emplace_back(start, end);
+    }
+}
+
+Intervals Intervals::of(const CopyPlan &plan, const std::vector<Interval> &chunk_ranges, bool local) {
+    Intervals touched;
+    for (const auto &[start, stop] : chunk_ranges) {
+        plan.check_range(start, stop);
+        ChunkCursor cursor(plan, start);
+        for (std::uint64_t left = stop - start; left > 0; --left, cursor.advance()) {
+            const Chunk chunk = cursor.get();
+            const std::uint64_t address = local ? chunk.local : chunk.remote;
+            touched.add(address, address + chunk.length);
+        }
+    }
+    std::sort(touched.intervals_.begin(), touched.intervals_.end());
+    Intervals joined;
+    for (const auto &[start, end] : touched.intervals_) {
+        joined.add(start, end);
+    }
+    return joined;
+}
+
 const Intervals::Interval *Intervals::find(std::uint64_t start, std::uint64_t end) const {
-    const auto found = std::upper_bound(intervals_.begin(), intervals_.end(), start,
-                                        [](std::uint64_t address, const Interval &one) { return address < one.second; });
+    const auto ends_after = [](std::uint64_t address, const Interval &one) { return address < one.second; };
+    const auto found = std::upper_bound(intervals_.begin(), intervals_.end(), start, ends_after);
     return found != intervals_.end() && found->first < end ? &*found : nullptr;
 }
 

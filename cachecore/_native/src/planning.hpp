@@ -49,8 +49,8 @@ struct EntryEnd {
 std::shared_ptr<CopyPlan> plan_entry(const EntryEnd &local, const EntryEnd &remote, std::optional<std::uint64_t> size,
                                      const char *size_name, bool destination_is_local, bool same_process);
 
-// Block blocks.ids[i] takes bytes [i * block, (i + 1) * block) of the entry, the last one what is left of it. The blocks
-// are the destination, on the local side or on the remote one.
+// Block blocks.ids[i] takes bytes [i * block, (i + 1) * block) of the entry, the last one what is left of it. The
+// blocks are the destination, on the local side or on the remote one.
 std::shared_ptr<CopyPlan> plan_entry_to_blocks(const Geometry &paged, const BlockList &blocks, const EntryEnd &entry,
                                                bool destination_is_local, bool same_process);
 

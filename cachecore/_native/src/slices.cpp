@@ -50,12 +50,11 @@ Slice within_block(const std::optional<Slice> &slice, std::uint64_t block_bytes,
                " bytes of a piece, or pieces would overlap");
     }
     std::uint64_t end = 0;
-    if (checked.length == 0 || checked.count == 0 ||
-        __builtin_mul_overflow(checked.count - 1, checked.stride, &end) ||
+    if (checked.length == 0 || checked.count == 0 || __builtin_mul_overflow(checked.count - 1, checked.stride, &end) ||
         __builtin_add_overflow(end, checked.length, &end) || __builtin_add_overflow(end, checked.offset, &end) ||
         end > block_bytes) {
-        refuse(Reason::value, name, " is ", slice_text(checked), "; a slice has at least 1 byte and ends within its block of ",
-               block_bytes, " bytes");
+        refuse(Reason::value, name, " is ", slice_text(checked),
+               "; a slice has at least 1 byte and ends within its block of ", block_bytes, " bytes");
     }
     if (checked.count == 1 || checked.stride == checked.length) {
         return {checked.offset, checked.total()};
