@@ -28,7 +28,8 @@ PROTOCOLS = ("ub_ctp:device", "ub_ctp:host")
 
 _REGISTER_PAGE = "CANN 9.x manual, register_blocks_cache"
 _STATUS_PAGE = "CANN 9.1.0 manual, product table of query_register_mem_status"
-_FEATURE_PAGES = "CANN 9.1.0 manual, product tables of allocate_blocks_cache, copy_blocks and swap_blocks"
+_ALLOCATION_PAGES = "CANN 9.1.0 manual, product tables of allocate_blocks_cache and AllocateCache"
+_COPY_PAGES = "CANN 9.1.0 manual, product tables of copy_cache, copy_blocks and swap_blocks"
 
 
 def is_950(soc: str) -> bool:
@@ -75,8 +76,8 @@ def capabilities(
         host_alignment=host_alignment,
         device_alignment=device_alignment,
         remote_access_optional=Capability(False, f"CANN 9.x manual: remote access is always on for {PRODUCT}"),
-        allocate_caches=Capability(False, _FEATURE_PAGES),
-        copy_and_swap_blocks=Capability(False, _FEATURE_PAGES),
+        allocate_caches=Capability(False, _ALLOCATION_PAGES),
+        copy_and_swap_blocks=Capability(False, _COPY_PAGES),
         copy_failure_knowledge=copy_knowledge,
         two_sided_lifetime=Capability(False, f"CANN 9.x manual: remote access cannot be switched off on {PRODUCT}"),
         registration_status=Capability(False, f"{_STATUS_PAGE}: not for {PRODUCT}, which has no bilateral links"),
