@@ -47,7 +47,8 @@ class Answering:
         on_consumed: (cache id, key) -> whether a key was there and is dropped now. Called in the worker.
         record: The record of a cache that readers may start to read, None for others.
         republish: Publishes other keys of a cache; any thread.
-        answer: Sends a session something, from any thread.
+        answer: Sends a session something.
+        answer_later: The same behind all changes that were published, from any thread.
     """
 
     def __init__(
@@ -59,11 +60,12 @@ class Answering:
         on_consumed: Callable[[int, CacheKey], bool] | None,
         record: Callable[[int], CacheRecord | None],
         republish: Callable[[int, EntryKeyRecord], None],
-        answer: Callable[[Session, OwnerMessage], None],
+        answer: Callable[[Session, OwnerMessage], object],
+        answer_later: Callable[[Session, OwnerMessage], None],
     ) -> None:
         self._cluster_id, self._worker, self._on_consumed = cluster_id, worker, on_consumed
         self._leases, self._inbox = leases, inbox
-        self._record, self._republish, self._answer = record, republish, answer
+        self._record, self._republish, self._answer, self._answer_later = record, republish, answer, answer_later
 
     def handle(self, session: Session, message: ReaderQuestion) -> None:
         """Answer, now or later."""
@@ -108,4 +110,4 @@ class Answering:
                 "dropping a key of cache %d for cluster %d failed", message.cache_id, session.peer.cluster_id
             )
             answer = Answer(message.request, Verdict.FAILED, f"{type(error).__name__}: {error}"[:1000])
-        self._answer(session, answer)
+        self._answer_later(session, answer)

@@ -117,6 +117,7 @@ class Sessions:
             on_consumed,
             self._offered,
             self._drop_key,
+            self._send,
             self._answer_later,
         )
 

@@ -13,11 +13,11 @@ SCRIPT = Path(__file__).with_name("owner.py")
 
 
 class OwnerProcess:
-    """The other end of tests/integration/owner.py. Every answer is waited for with a limit."""
+    """The other end of tests/integration/owner.py, or of another script like it. Every answer is waited for with a limit."""
 
-    def __init__(self, cluster_id=1, listen="127.0.0.1:0"):
+    def __init__(self, cluster_id=1, listen="127.0.0.1:0", script=SCRIPT):
         self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(cluster_id), listen],
+            [sys.executable, str(script), str(cluster_id), listen],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
