@@ -255,6 +255,8 @@ class Allocations:
         if cache.released and not cache.has_keys:
             try:
                 self._remove(cache, deadline)
+            except CacheNotFoundError:
+                pass  # a pull consumed the other key meanwhile, and its memory is free already
             except (CacheBusyError, CacheTimeoutError):
                 self._free_later(cache)  # the key is gone, as was asked for; the memory follows its readers
 
@@ -267,7 +269,6 @@ class Allocations:
         cache = self._registry.drop_key(key, cache_id) if self._may_consume(key) else None
         if cache is None:
             return False
-        self._send("key consumed", cache, repr(key))
         if cache.released and not cache.has_keys:
             self._free_later(cache)
         return True

@@ -17,7 +17,8 @@ class Event:
     """Something that happened to a manager. Never sent from the path of a transfer.
 
     Attributes:
-        kind: "registered", "unregistered", "linked", "link lost", "link stalled", "link recovered", "unlinked",
+        kind: "registered", "unregistered"; "allocated", "deallocated", "released" (kept by its keys only), "key removed";
+            "linked", "link lost", "link stalled", "link recovered", "unlinked",
             "layouts differ",
             "session opened", "session lost", "session ended", "link refused", "message not understood",
             "notification callback failed".

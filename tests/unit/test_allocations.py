@@ -321,6 +321,24 @@ def test_a_released_cache_lives_until_its_last_key_is_consumed_or_removed(two_si
     wait_until(lambda: live(two_sided) == 1)
 
 
+def test_listeners_are_told_of_allocations_and_keys(two_sided, monkeypatch):
+    events = []
+    monkeypatch.setattr(two_sided._listeners, "send", lambda event: events.append((event.kind, event.cache_id)))
+    blocks = two_sided.allocate_blocks_cache(desc())
+    plain = two_sided.allocate_cache(desc(), [cc.CacheKey(1, 5)])
+    two_sided.deallocate_blocks_cache(blocks)
+    two_sided.deallocate_cache(plain)
+    two_sided.remove_cache_key(cc.CacheKey(1, 5))
+    assert events == [
+        ("allocated", 1),
+        ("allocated", 2),
+        ("deallocated", 1),
+        ("released", 2),
+        ("key removed", 2),
+        ("deallocated", 2),
+    ]
+
+
 def test_a_two_sided_cache_without_keys_is_freed_at_once(two_sided):
     two_sided.deallocate_cache(two_sided.allocate_cache(desc(), [cc.CacheKey(1)]))
     assert live(two_sided) == 0
