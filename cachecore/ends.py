@@ -20,6 +20,7 @@ from cachecore.errors import CacheError, CacheValueError, LinkLostError, NotSupp
 from cachecore.layers import LayersCache
 from cachecore.leases import BlockLease, check_lease
 from cachecore.local_caches import LocalLayers, Registered
+from cachecore.matching import Matched
 from cachecore.outcome import FailureCause, Outcome
 from cachecore.peers import Link, Peers, RemoteCache
 from cachecore.planning import CopyPlan
@@ -44,6 +45,9 @@ Consume = Callable[[Registered, CacheKey], None]
 def _keep(cache: Registered, key: CacheKey) -> None:
     """Pulls consume no keys."""
 
+
+#: Most caches of peers that a cache remembers.
+_REMEMBERED: Final = 64
 
 #: What a move returns: how it ended, and the function that judges the outcome's ticket.
 Moved = tuple[Outcome, Callable[[object], bool]]
@@ -71,6 +75,10 @@ class End(Protocol):
     @property
     def space(self) -> str | None:
         """Names the address space of the cache: the peer's incarnation, None for this process."""
+
+    @property
+    def matches(self) -> dict[object, Matched]:
+        """Matches with the caller's cache that were made before."""
 
     def begin(self) -> None:
         """Count a transfer that uses it; raises when it takes no new one."""
@@ -125,6 +133,7 @@ class LocalEnd:
         consume: Consume = _keep,
     ) -> None:
         self._peers = peers
+        self.matches: dict[object, Matched] = {}
         self.shape = cache.shape
         self.entry = entry
         self.cluster_id = cluster_id
@@ -192,9 +201,15 @@ class RemoteEnd:
         self.cluster_id = link.identity.cluster_id
         self.same_process = link.engine is None
         self.space = None if self.same_process else link.identity.incarnation
+        self.matches: dict[object, Matched] = {}
+        self._engine = link.engine
         self._driver = driver
         self._link = link
         self._remote = remote
+
+    def is_of(self, link: Link) -> bool:
+        """Whether it is reached over this link, by the engine that the link has now."""
+        return self._link is link and self._engine is link.engine
 
     def __str__(self) -> str:
         return f"cluster {self.cluster_id}"
@@ -251,7 +266,7 @@ class RemoteEnd:
 
     def move(self, plan: CopyPlan, op: Operation, deadline: float, cancel: CancelToken | None) -> Moved:
         """See `End.move`."""
-        engine = self._link.engine
+        engine = self._engine
         if engine is None:  # the peer is a manager of this process
             return _copy(self._driver, plan, op, deadline), self._driver.quiescent
         return engine.transfer(self._link.identity, plan, op, deadline, cancel), engine.quiescent
@@ -309,7 +324,11 @@ class Ends:
             entry = _entry(key, cache.shape, index)
             return LocalEnd(self._cluster_id, self._driver, self._registry, self._peers, cache, entry, self._consume)
         link = self._peers.get(key.cluster_id)
-        remote, index = link.lookup(key, deadline=deadline, group=group)
+        found = link.lookup(key, deadline=deadline, group=group)
+        known = own.known_ends.get(found)
+        if isinstance(known, RemoteEnd) and known.is_of(link):
+            return known
+        remote, index = found
         entry = _entry(key, remote.shape, index)
         if link.engine is not None:
             if not own.remote_accessible:
@@ -318,7 +337,10 @@ class Ends:
                     "processes; register it with remote_accessible=True"
                 )
             check_movable(link.engine, own.shape.placement, remote.shape.placement)
-        return RemoteEnd(self._driver, link, remote, entry)
+        if len(own.known_ends) >= _REMEMBERED:
+            own.known_ends.clear()
+        end = own.known_ends[found] = RemoteEnd(self._driver, link, remote, entry)
+        return end
 
 
 def _entry(key: TransferKey, shape: CacheShape | LayersShape, index: int) -> int | None:

@@ -41,6 +41,7 @@ class Registered:
         retirement: Held by the one thread that is unregistering it.
         allocation: Its memory, where the manager allocated it: one region, freed when the cache is removed.
         released: Whether the caller gave it back and only its keys keep it.
+        known_ends: What transfers with it have found out about caches of peers, so that the next one need not.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Registered:
         "blocks_key",
         "cache",
         "keys",
+        "known_ends",
         "regions",
         "released",
         "remote_accessible",
@@ -80,6 +82,7 @@ class Registered:
         self.retirement = threading.Lock()
         self.allocation: Allocation | None = None
         self.released = False
+        self.known_ends: dict[object, object] = {}
 
     @property
     def has_keys(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cachecore import _arguments as arguments
 from cachecore import rules
@@ -12,7 +12,7 @@ from cachecore.planning import Geometry, Part
 from cachecore.shape import CacheShape, LayersShape
 from cachecore.slices import BlockSlice
 
-__all__ = ["LayerRanges", "Matched", "UniformMatch", "check_same_type"]
+__all__ = ["LayerRanges", "Matched", "UniformMatch", "check_same_type", "layer_ranges"]
 
 
 class Matched(Protocol):
@@ -37,21 +37,18 @@ class Matched(Protocol):
         """Index in the caller's cache of each pair of a plan over `layer_parts(layer)`."""
 
 
-class LayerRanges:
-    """The layers a transfer moves, as given by the caller for caches whose tensors are all alike.
+class LayerRanges(NamedTuple):
+    """The layers a transfer moves, for caches whose tensors are all alike. Made by `layer_ranges`.
 
-    Args:
-        src: `src_layer_range`.
-        dst: `dst_layer_range`.
+    Attributes:
+        src: `src_layer_range`: None, or a range.
+        dst: `dst_layer_range`, the same.
         tensors_per_layer: `tensor_num_per_layer`.
     """
 
-    __slots__ = ("dst", "src", "tensors_per_layer")
-
-    def __init__(self, src: object, dst: object, tensors_per_layer: object) -> None:
-        self.src = src
-        self.dst = dst
-        self.tensors_per_layer = arguments.integer("tensor_num_per_layer", tensors_per_layer, 1, 2**32 - 1)
+    src: range | None
+    dst: range | None
+    tensors_per_layer: int
 
     def refuse_for(self, shape: LayersShape) -> None:
         """Refuse ranges of layers for a cache whose layers have names.
@@ -85,6 +82,21 @@ class LayerRanges:
         return src[0], dst[0], count
 
 
+def layer_ranges(src: object, dst: object, tensors_per_layer: object) -> LayerRanges:
+    """What the caller gave for layers.
+
+    Raises:
+        MissingArgumentError, CacheTypeError, CacheValueError: It is no range, or no number of tensors.
+    """
+    if type(tensors_per_layer) is not int or tensors_per_layer < 1:
+        tensors_per_layer = arguments.integer("tensor_num_per_layer", tensors_per_layer, 1, 2**32 - 1)
+    if src is not None and not isinstance(src, range):
+        raise arguments.wrong_type("src_layer_range", src, "a range of layers, for example range(0, 4)")
+    if dst is not None and not isinstance(dst, range):
+        raise arguments.wrong_type("dst_layer_range", dst, "a range of layers, for example range(0, 4)")
+    return LayerRanges(src, dst, tensors_per_layer)
+
+
 class UniformMatch:
     """`Matched` for two caches whose tensors are all alike: layer i is the tensors [i * n, (i + 1) * n) of each.
 
@@ -108,6 +120,9 @@ class UniformMatch:
         "_remote",
         "_remote_first",
         "_remote_slices",
+        "names",
+        "parts",
+        "tensor_indexes",
     )
 
     def __init__(
@@ -131,22 +146,11 @@ class UniformMatch:
         #: Empty when every tensor of a layer moves the same bytes of its blocks.
         self._local_slices = tuple(local_slices or none) if len(pairs) > 1 else tuple(local_slices[:1])
         self._remote_slices = tuple(remote_slices or none) if len(pairs) > 1 else tuple(remote_slices[:1])
-
-    @property
-    def names(self) -> Sequence[object]:
-        """See `Matched`."""
-        first = self._local_first // self._per_layer
-        return range(first, first + self._count // self._per_layer)
-
-    @property
-    def parts(self) -> Sequence[Part]:
-        """See `Matched`."""
-        return self._parts(0, self._count)
-
-    @property
-    def tensor_indexes(self) -> Sequence[int]:
-        """See `Matched`."""
-        return self._indexes(0, self._count)
+        first = local_first // tensors_per_layer
+        #: See `Matched`; what every transfer needs is made once.
+        self.names: Sequence[object] = range(first, first + count // tensors_per_layer)
+        self.parts = self._parts(0, count)
+        self.tensor_indexes = self._indexes(0, count)
 
     def layer_parts(self, layer: int) -> Sequence[Part]:
         """See `Matched`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from cachecore import _arguments as arguments
 from cachecore import layouts, slices
@@ -20,6 +20,9 @@ from cachecore.tensors import check_unmoved
 from cachecore.types import NO_ID, BlocksCacheKey, CacheKey, CacheKeyByIdAndIndex, TransferKey
 
 __all__ = ["Request", "Requests", "Step", "check_key", "frozen"]
+
+#: Most matches that are remembered for two caches; a connector makes the same few again and again.
+_REMEMBERED: Final = 32
 
 #: Makes the plan of some of the parts of a request.
 Planner = Callable[[Sequence[Part]], CopyPlan]
@@ -120,7 +123,7 @@ class Requests:
                     "lease is given and the key names an entry of a contiguous cache; only blocks are leased"
                 )
             return self._entry_to_blocks(end, own, src_blocks, dst_blocks, ranges, deadline, src_slice, dst_slice)
-        matched = _match_blocks(own.shape, end.shape, Operation.READ, ranges, layers, dst_slice, src_slice)
+        matched = _match_blocks(own.shape, end, Operation.READ, ranges, layers, dst_slice, src_slice)
         same_process = end.same_process
 
         def planner(parts: Sequence[Part]) -> CopyPlan:
@@ -156,7 +159,7 @@ class Requests:
                 f"dst_cache_key names an entry of {end.shape.owner}, which is contiguous; blocks are pushed to paged "
                 "caches only: let the other side pull, or give the key of its blocks cache"
             )
-        matched = _match_blocks(own.shape, end.shape, Operation.WRITE, ranges, layers, src_slice, dst_slice)
+        matched = _match_blocks(own.shape, end, Operation.WRITE, ranges, layers, src_slice, dst_slice)
         same_process = end.same_process
 
         def planner(parts: Sequence[Part]) -> CopyPlan:
@@ -293,7 +296,7 @@ def check_key(name: str, key: object) -> TransferKey:
 
 def _match_blocks(
     own: CacheShape | LayersShape,
-    other: CacheShape | LayersShape,
+    end: End,
     op: Operation,
     ranges: LayerRanges,
     layers: object,
@@ -301,12 +304,12 @@ def _match_blocks(
     other_slice: object,
 ) -> Matched:
     """Which tensors of two paged caches belong together."""
-    names = ("dst_slice", "src_slice") if op is Operation.READ else ("src_slice", "dst_slice")
-    if isinstance(own, LayersShape) and isinstance(other, LayersShape):
-        for name, value in (("src_layer_range", ranges.src), ("dst_layer_range", ranges.dst)):
-            if value is not None:
-                raise CacheValueError(f"{name} is {value!r:.80}; layers of these caches have names, use layers=[...]")
-        return layouts.match(own, other, layers, own_slice, other_slice, local_name=names[0], remote_name=names[1])
+    plain = layers is own_slice is other_slice is None
+    if plain:
+        known = end.matches.get((op is Operation.READ, ranges))
+        if known is not None:
+            return known
+    other = end.shape
     names = ("dst_slice", "src_slice") if op is Operation.READ else ("src_slice", "dst_slice")
     if isinstance(own, LayersShape) and isinstance(other, LayersShape):
         ranges.refuse_for(own)
@@ -317,8 +320,12 @@ def _match_blocks(
             f"layers is {layers!r:.80}; caches whose tensors are all alike have no layer names, use src_layer_range and "
             "dst_layer_range"
         )
-    if own_slice is None and other_slice is None:
-        return _match(own, other, own.blocks, other.blocks, op, ranges)
+    if plain:
+        made = _match(own, other, own.blocks, other.blocks, op, ranges)
+        if len(end.matches) >= _REMEMBERED:
+            end.matches.clear()
+        end.matches[op is Operation.READ, ranges] = made
+        return made
     return _match(
         own,
         other,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
-from cachecore.planning import CopyPlan
+if TYPE_CHECKING:
+    from cachecore.requests import Step
 
 __all__ = ["Stats"]
 
@@ -94,14 +96,15 @@ class TransferCounters:
         self.blocks = self.nbytes = self.chunks = 0
         self.seconds = 0.0
 
-    def success(self, push: bool, plans: Iterable[CopyPlan], seconds: float) -> None:
+    def success(self, push: bool, steps: Iterable[Step], seconds: float) -> None:
         """Count a transfer that moved everything."""
         with self._lock:
             if push:
                 self.pushes += 1
             else:
                 self.pulls += 1
-            for plan in plans:
+            for step in steps:
+                plan = step.plan
                 self.blocks += plan.blocks
                 self.nbytes += plan.nbytes
                 self.chunks += plan.chunks

@@ -6,6 +6,7 @@ after the last byte: until then the peer keeps the memory, afterwards it may hav
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,9 +39,10 @@ class Transfers:
         self.registry = registry
         self.counters = TransferCounters()
         self.quarantine = Quarantine()
-        self._ended = threading.Condition(threading.Lock())
-        self._number = 0
-        #: Numbers of the transfers with each cluster that were called for and have not ended, in order.
+        self._ended = threading.Condition()
+        self._numbers = itertools.count(1)
+        #: Numbers of the transfers with each cluster that were called for and have not ended. Changed without a lock, by
+        #: operations that no other thread can interrupt: this is on the path of every transfer.
         self._pending: dict[int, dict[int, None]] = {}
         self._waiting = 0
 
@@ -70,8 +72,8 @@ class Transfers:
             LeaseExpiredError: The blocks are not kept any more; nothing moved.
             LinkLostError, TransferTimeoutError, TransferCancelledError, TransferError: With what landed.
         """
-        cluster_id = request.end.cluster_id
-        counted = self.called(cluster_id) if number is None else None
+        end = request.end
+        counted = self.called(end.cluster_id) if number is None else None
         try:
             run = Run(self, request, cancel)
             steps = (request.whole,) if steps is None else steps
@@ -82,32 +84,31 @@ class Transfers:
                     if landed is not None:
                         landed(step)
             except BaseException:
-                run.finish(False)
+                run.finish(None)
                 raise
-            run.finish(True)
+            run.finish(steps)
             if request.consumes is not None:
-                request.end.consume(request.consumes, request.deadline)
+                end.consume(request.consumes, request.deadline)
         finally:
             if counted is not None:
-                self.ended(cluster_id, counted)
+                self.ended(end.cluster_id, counted)
 
     # --- what is under way -----------------------------------------------------------------------------------------
 
     def called(self, cluster_id: int) -> int:
         """A transfer with this cluster was called for: its number, for `ended`."""
-        with self._ended:
-            self._number += 1
-            self._pending.setdefault(cluster_id, {})[self._number] = None
-            return self._number
+        pending = self._pending.get(cluster_id)
+        if pending is None:
+            pending = self._pending.setdefault(cluster_id, {})
+        number = next(self._numbers)
+        pending[number] = None
+        return number
 
     def ended(self, cluster_id: int, number: int) -> None:
         """It has ended, whatever way."""
-        with self._ended:
-            pending = self._pending[cluster_id]
-            del pending[number]
-            if not pending:
-                del self._pending[cluster_id]
-            if self._waiting:
+        self._pending[cluster_id].pop(number, None)
+        if self._waiting:
+            with self._ended:
                 self._ended.notify_all()
 
     def barrier(self, cluster_id: int, deadline: float) -> None:
@@ -116,13 +117,16 @@ class Transfers:
         Raises:
             CacheTimeoutError: One has not at the deadline (on `time.monotonic()`).
         """
+        pending = self._pending.get(cluster_id)
+        if not pending:
+            return
         with self._ended:
-            last = self._number
-            self._waiting += 1
+            self._waiting += 1  # from now on `ended` notifies
+            before = set(pending)
             try:
                 while True:
-                    oldest = next(iter(self._pending.get(cluster_id, ())), last + 1)
-                    if oldest > last:
+                    before.intersection_update(list(pending))
+                    if not before:
                         return
                     left = deadline - time.monotonic()
                     if left <= 0:
@@ -185,7 +189,7 @@ class Run:
                 self._wait_after(after)
             end.prepare(self._op, self._deadline)
         except BaseException:
-            self.finish(False)
+            self.finish(None)
             raise
 
     def move(self, step: Step) -> None:
@@ -209,16 +213,20 @@ class Run:
             raise
         self._done.append(step)
 
-    def finish(self, success: bool) -> None:
-        """End the counts, unless something may still be moving."""
+    def finish(self, done: Sequence[Step] | None) -> None:
+        """End the counts, unless something may still be moving.
+
+        Args:
+            done: The steps of a success, None for a failure.
+        """
         if not self._held:
             self._transfers.registry.end(self._own)
             self._end.end(True)
             if self._release is not None:
                 self._release()
         push = self._op is Operation.WRITE
-        if success:
-            self._transfers.counters.success(push, [step.plan for step in self._done], time.monotonic() - self._began)
+        if done is not None:
+            self._transfers.counters.success(push, done, time.monotonic() - self._began)
         else:
             self._transfers.counters.failure(push)
 

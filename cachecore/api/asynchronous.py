@@ -10,7 +10,7 @@ from cachecore.api.base import DEFAULT_TIMEOUT, ManagerParts
 from cachecore.handles import Transfer
 from cachecore.layers import LayersCache
 from cachecore.leases import BlockLease
-from cachecore.matching import LayerRanges
+from cachecore.matching import layer_ranges
 from cachecore.requests import Request, frozen
 from cachecore.types import BlocksCacheKey, Cache, CacheKey, CacheKeyByIdAndIndex
 
@@ -76,7 +76,7 @@ class AsynchronousMethods(ManagerParts):
             dst_cache,
             frozen(src_blocks),
             frozen(dst_blocks),
-            LayerRanges(src_layer_range, dst_layer_range, tensor_num_per_layer),
+            layer_ranges(src_layer_range, dst_layer_range, tensor_num_per_layer),
             arguments.deadline("timeout", timeout),
             layers=layers,
             src_slice=src_slice,
@@ -106,7 +106,7 @@ class AsynchronousMethods(ManagerParts):
             cache,
             batch_index,
             size,
-            LayerRanges(src_layer_range, dst_layer_range, tensor_num_per_layer),
+            layer_ranges(src_layer_range, dst_layer_range, tensor_num_per_layer),
             arguments.deadline("timeout", timeout),
         )
         return self._started(request, after, layerwise)
@@ -135,7 +135,7 @@ class AsynchronousMethods(ManagerParts):
             src_cache,
             frozen(src_blocks),
             frozen(dst_blocks),
-            LayerRanges(src_layer_range, dst_layer_range, tensor_num_per_layer),
+            layer_ranges(src_layer_range, dst_layer_range, tensor_num_per_layer),
             arguments.deadline("timeout", timeout),
             layers=layers,
             src_slice=src_slice,
@@ -164,7 +164,7 @@ class AsynchronousMethods(ManagerParts):
             src_cache,
             src_batch_index,
             size,
-            LayerRanges(src_layer_range, dst_layer_range, tensor_num_per_layer),
+            layer_ranges(src_layer_range, dst_layer_range, tensor_num_per_layer),
             arguments.deadline("timeout", timeout),
         )
         return self._started(request, after, layerwise)

@@ -8,7 +8,7 @@ from typing import Any
 from cachecore import _arguments as arguments
 from cachecore.api.base import DEFAULT_TIMEOUT, ManagerParts
 from cachecore.leases import BlockLease
-from cachecore.matching import LayerRanges
+from cachecore.matching import layer_ranges
 from cachecore.types import BlocksCacheKey, Cache, CacheKey, CacheKeyByIdAndIndex
 
 __all__ = ["PullingMethods"]
@@ -69,7 +69,7 @@ class PullingMethods(ManagerParts):
             dst_cache,
             src_blocks,
             dst_blocks,
-            LayerRanges(src_layer_range, dst_layer_range, tensor_num_per_layer),
+            layer_ranges(src_layer_range, dst_layer_range, tensor_num_per_layer),
             arguments.deadline("timeout", timeout),
             layers=layers,
             src_slice=src_slice,
@@ -113,7 +113,7 @@ class PullingMethods(ManagerParts):
             cache,
             batch_index,
             size,
-            LayerRanges(src_layer_range, dst_layer_range, tensor_num_per_layer),
+            layer_ranges(src_layer_range, dst_layer_range, tensor_num_per_layer),
             arguments.deadline("timeout", timeout),
         )
         self._transfers.run(request, after=after)

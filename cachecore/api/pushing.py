@@ -8,7 +8,7 @@ from typing import Any
 from cachecore import _arguments as arguments
 from cachecore.api.base import DEFAULT_TIMEOUT, ManagerParts
 from cachecore.layers import LayersCache
-from cachecore.matching import LayerRanges
+from cachecore.matching import layer_ranges
 from cachecore.types import BlocksCacheKey, Cache, CacheKey, CacheKeyByIdAndIndex
 
 __all__ = ["PushingMethods"]
@@ -65,7 +65,7 @@ class PushingMethods(ManagerParts):
             src_cache,
             src_blocks,
             dst_blocks,
-            LayerRanges(src_layer_range, dst_layer_range, tensor_num_per_layer),
+            layer_ranges(src_layer_range, dst_layer_range, tensor_num_per_layer),
             arguments.deadline("timeout", timeout),
             layers=layers,
             src_slice=src_slice,
@@ -109,7 +109,7 @@ class PushingMethods(ManagerParts):
             src_cache,
             src_batch_index,
             size,
-            LayerRanges(src_layer_range, dst_layer_range, tensor_num_per_layer),
+            layer_ranges(src_layer_range, dst_layer_range, tensor_num_per_layer),
             arguments.deadline("timeout", timeout),
         )
         self._transfers.run(request, after=after)
