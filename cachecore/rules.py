@@ -37,6 +37,12 @@ __all__ = [
 ]
 
 
+_LAYERS = (
+    "memory of register_layers, with what lies between its tensors in one allocation, can only be shared by "
+    "register_layers: register this cache first, or from an allocation of its own"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class OwnedRange:
     """A range of addresses and who it belongs to, for messages."""
@@ -132,7 +138,7 @@ def check_no_overlap(new: Sequence[OwnedRange], live: Sequence[OwnedRange]) -> N
             if not same:
                 mine, other = (item, furthest) if id(item) in wanted else (furthest, item)
                 if not other.repeatable:
-                    raise _overlap(mine, other, "memory of register_layers can only be shared by register_layers")
+                    raise _overlap(mine, other, _LAYERS)
                 raise _overlap(mine, other, "only the exact same range may be registered again")
         if furthest is None or item.end >= furthest.end:
             furthest = item
