@@ -32,8 +32,8 @@ def wait_event(event: object, deadline: float, cancel: CancelToken | None) -> No
     if isinstance(event, concurrent.futures.Future):
         _wait_future(event, deadline, cancel)
     elif isinstance(event, threading.Event):
-        while not event.wait(_slice(deadline, cancel)):
-            pass
+        while not event.is_set():
+            event.wait(_slice(deadline, cancel))
     elif callable(getattr(event, "query", None)) and callable(getattr(event, "synchronize", None)):
         _ask(event, deadline, cancel)
     elif callable(getattr(event, "synchronize", None)):

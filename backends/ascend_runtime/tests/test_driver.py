@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 import time
 from collections.abc import Iterator
 
@@ -9,7 +11,14 @@ import pytest
 from cachecore_ascend_runtime import AscendDriver, AscendError, AscendOutOfMemoryError, MallocPolicy, Runtime
 
 from cachecore.driver import Allocation, Capabilities, Capability, MemoryOrigin
-from cachecore.errors import CacheBusyError, CacheOutOfMemoryError, CacheValueError, StatusCode
+from cachecore.errors import (
+    CacheBusyError,
+    CacheOutOfMemoryError,
+    CacheTimeoutError,
+    CacheValueError,
+    NotSupportedError,
+    StatusCode,
+)
 from cachecore.outcome import OutcomeState
 from cachecore.testing.harness import plan_bytes
 from cachecore.testing.outcomes import settled
@@ -214,3 +223,34 @@ def test_the_harness_writes_and_reads_memory_that_the_processor_cannot_touch(run
         memory.write(address + 3, b"some bytes")
         assert memory.read(address + 3, 10) == b"some bytes"
     driver.close()
+
+
+class RecordedEvent:
+    """As torch.npu.Event shows itself, behind a copy of eight bytes on a stream of its own."""
+
+    def __init__(self, emulator, driver: Product) -> None:
+        memory = driver.allocate(64, Placement.DEVICE)
+        event, stream, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t(8)
+        start = ctypes.c_void_p(memory.address)
+        with driver.device_handle.bound():
+            emulator.call("aclrtCreateEvent", ctypes.byref(event))
+            emulator.call("aclrtCreateStream", ctypes.byref(stream))
+            emulator.call("aclrtMemcpyAsync", start, size, ctypes.c_void_p(memory.address + 8), size, 3, stream)
+            emulator.call("aclrtRecordEvent", event, stream)
+        self.npu_event = event.value
+
+
+def test_a_thread_waits_for_an_event_of_the_device_or_of_the_host(driver: Product, emulator) -> None:
+    emulator.faults("aclrtMemcpyAsync:1:delay=0.5")
+    event = RecordedEvent(emulator, driver)
+    with pytest.raises(CacheTimeoutError, match="did not happen"):
+        driver.wait_event(event, time.monotonic() + 0.05)
+    driver.wait_event(event, time.monotonic() + 20)
+    driver.wait_event(event.npu_event, time.monotonic() + 20)
+    on_host = threading.Event()
+    with pytest.raises(CacheTimeoutError, match="did not happen"):
+        driver.wait_event(on_host, time.monotonic() + 0.05)
+    on_host.set()
+    driver.wait_event(on_host, time.monotonic())
+    with pytest.raises(NotSupportedError, match=r"recorded torch\.npu\.Event"):
+        driver.wait_event("event", time.monotonic() + 1)

@@ -15,7 +15,9 @@ A product's driver is a subclass in which a reader finds what makes the product 
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +26,9 @@ from typing import ClassVar, Final
 from cachecore import _arguments as arguments
 from cachecore import _core
 from cachecore.driver import Allocation, BackendDriver, Capability, Knowledge, MemoryInfo, MemoryOrigin
+from cachecore.engine import CancelToken
 from cachecore.errors import CacheOutOfMemoryError, CacheValueError, ForkedProcessError
+from cachecore.host.waiting import wait_event
 from cachecore.outcome import Outcome
 from cachecore.planning import CopyPlan
 from cachecore.types import Placement
@@ -34,6 +38,7 @@ from cachecore_ascend_runtime.errors import AscendError
 from cachecore_ascend_runtime.loader import load
 from cachecore_ascend_runtime.running import RunningCopies
 from cachecore_ascend_runtime.runtime import Runtime
+from cachecore_ascend_runtime.waiting import EventWait
 
 __all__ = ["HOST_ALIGNMENT", "AscendDriver"]
 
@@ -81,6 +86,7 @@ class AscendDriver(BackendDriver):
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._table = AllocationTable()
         self._running = RunningCopies(self.device_handle)
+        self._events = EventWait(self.device_handle, self.name)
 
     # --- for subclasses ---------------------------------------------------------------------------------------------
 
@@ -250,6 +256,25 @@ class AscendDriver(BackendDriver):
         outcome = self.device_handle.copy(plan, deadline, after, streams=self._copy_streams)
         self._running.add(outcome.ticket)
         return outcome
+
+    def wait_event(self, event: object, deadline: float, cancel: CancelToken | None = None) -> None:
+        """Wait for an event of the device, or for what a host has: a `threading.Event` or a `Future`.
+
+        Args:
+            event: A recorded `torch.npu.Event`, the handle of an aclrtEvent as an integer, or an event of the host.
+            deadline: On `time.monotonic()`.
+            cancel: Looked at for events of the host; the wait for the device's cannot be cut short.
+
+        Raises:
+            NotSupportedError: It is none of these.
+            CacheTimeoutError: It did not happen before the deadline.
+            AscendError: The runtime refused the event.
+        """
+        self._check_process()
+        if isinstance(event, threading.Event | concurrent.futures.Future):
+            wait_event(event, deadline, cancel)
+            return
+        self._events.wait(event, deadline)
 
     def quiescent(self, ticket: object) -> bool:
         """Whether the copy that returned `ticket` has stopped touching memory. Takes about a millisecond."""
