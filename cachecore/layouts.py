@@ -120,14 +120,15 @@ def match(
         CacheIncompatibleError: A layer is missing on one side; the numbers of tensors, the data types or, without
             slices, the bytes of a block differ. The message names the first difference.
     """
+    given = layers, local_slice, remote_slice
+    wanted = (remote, _fixed(given)) if _is_plain(given) else None
+    found = local.matches.get(wanted)
+    if isinstance(found, LayersMatch):
+        return found
     names = _names(local, remote, layers)
     counts = {len(shape.tensors(shape.positions[name])) for shape in (local, remote) for name in names}
     local_slices = {count: slices.checked(local_name, local_slice, count) for count in counts}
     remote_slices = {count: slices.checked(remote_name, remote_slice, count) for count in counts}
-    wanted = (remote, names, tuple(local_slices.items()), tuple(remote_slices.items()))
-    found = local.matches.get(wanted)
-    if isinstance(found, LayersMatch):
-        return found
     sliced = local_slice is not None or remote_slice is not None
     pairs: list[list[_Pair]] = []
     for name in names:
@@ -142,9 +143,10 @@ def match(
             [_Pair(*pair) for pair in zip(here, there, local_slices[len(here)], remote_slices[len(there)], strict=True)]
         )
     made = LayersMatch(local, remote, names, pairs)
-    if len(local.matches) >= _REMEMBERED:
-        local.matches.clear()
-    local.matches[wanted] = made
+    if wanted is not None:
+        if len(local.matches) >= _REMEMBERED:
+            local.matches.clear()
+        local.matches[wanted] = made
     return made
 
 
@@ -176,6 +178,17 @@ def compare(local: LayersShape, remote: LayersShape) -> tuple[str, ...]:
         rest = f", and {len(texts) - 1} more like it" if len(texts) > 1 else ""
         sentences.append(f"{texts[0]}{rest}.")
     return tuple(sentences)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value consists of what can be remembered. True is none: it is equal to 1 and no integer here."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (int, str, BlockSlice)
+
+
+def _fixed(value: object) -> object:
+    return tuple(map(_fixed, value)) if isinstance(value, list | tuple) else value
 
 
 def _names(local: LayersShape, remote: LayersShape, layers: object) -> tuple[str, ...]:

@@ -142,7 +142,7 @@ def test_layers_and_tensors_of_one_shape_do_not_mix(manager):
         with pytest.raises(cc.CacheIncompatibleError, match="register_layers"):
             manager.pull_blocks(by_id, plain, [0], [0], tensor_num_per_layer=1)
         manager.pull_blocks(by_id, bare, [0], [0])
-        with pytest.raises(ValueError, match=r"src_layer_range .* layers of these caches have names"):
+        with pytest.raises(ValueError, match=r"src_layer_range .* have names, use layers"):
             manager.pull_blocks(by_id, bare, [0], [0], src_layer_range=range(1))
         with pytest.raises(cc.CacheIncompatibleError, match="paged; use pull_blocks"):
             manager.pull_cache(by_id, bare)
