@@ -8,6 +8,7 @@ from cachecore import _arguments as arguments
 from cachecore.api.base import DEFAULT_TIMEOUT, ManagerParts
 from cachecore.errors import CacheNotFoundError, CacheValueError
 from cachecore.events import Event
+from cachecore.layers import LayersCache
 from cachecore.types import BlocksCacheKey, Cache, CacheDesc, CacheKey
 
 __all__ = ["RegisteringMethods"]
@@ -129,11 +130,11 @@ class RegisteringMethods(ManagerParts):
             remote_accessible=remote_accessible,
         )
 
-    def unregister_cache(self, cache_id: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+    def unregister_cache(self, cache_id: int | Cache | LayersCache, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Unregister a cache, after every peer has stopped using it. Afterwards its memory may be freed.
 
         Args:
-            cache_id: `Cache.cache_id`.
+            cache_id: `Cache.cache_id` or `LayersCache.cache_id`, or the cache itself.
             timeout: Seconds to wait for transfers that run. A peer that does not answer counts as gone after 20 s.
 
         Raises:
@@ -145,8 +146,11 @@ class RegisteringMethods(ManagerParts):
         """
         self._enter()
         deadline = arguments.deadline("timeout", timeout)
-        number = arguments.integer("cache_id", cache_id, -(2**63), 2**64 - 1)
+        given = cache_id.cache_id if isinstance(cache_id, Cache | LayersCache) else cache_id
+        number = arguments.integer("cache_id", given, -(2**63), 2**64 - 1)
         registered = self._registry.by_id(number)
+        if given is not cache_id and registered.cache is not cache_id:
+            raise CacheNotFoundError(f"cache_id is {cache_id!r}, which is another manager's cache")
         if registered.allocation is not None:
             right = "deallocate_blocks_cache" if registered.shape.is_blocks else "deallocate_cache"
             raise CacheValueError(

@@ -301,7 +301,13 @@ def test_a_layer_that_moved_is_an_error_before_a_transfer(manager):
 
 def test_a_layers_cache_of_another_manager_or_an_unregistered_one_is_not_found(manager):
     cache = manager.register_layers({"a": [BLOCKS]})
-    manager.unregister_cache(cache.cache_id)
+    with cc.CacheManager(2, backend="host") as other:
+        theirs = other.register_layers({"a": [np.zeros_like(BLOCKS)]})
+        assert theirs.cache_id == cache.cache_id
+        with pytest.raises(KeyError, match="another manager's"):
+            manager.unregister_cache(theirs)
+    manager.unregister_cache(cache)
+    assert manager.caches == ()
     with pytest.raises(KeyError, match="not registered with this manager"):
         manager.pull_blocks(cc.BlocksCacheKey(1), cache, [1], [1])
 
