@@ -44,9 +44,10 @@ from cachecore.layers import LayersCache
 from cachecore.peer import Peer
 from cachecore.peers import Peers, Security
 from cachecore.pool import Pool
+from cachecore.pulls import Pulls
+from cachecore.pushes import Pushes
 from cachecore.registrar import Registrar
 from cachecore.registry import Registry, State
-from cachecore.requests import Requests
 from cachecore.retirement import Retirement
 from cachecore.stats import Stats
 from cachecore.transfers import Transfers
@@ -158,7 +159,7 @@ class CacheManager(
             self._ends = Ends(
                 self._cluster_id, self.backend, self._registry, self._peers, self._allocations.consume_own
             )
-            self._requests = Requests(self._ends)
+            self._pulls, self._pushes = Pulls(self._ends), Pushes(self._ends)
             self._pool = Pool(self.backend.bind_thread, self._options.transfer_threads)
             self._peers.start()
         except BaseException:

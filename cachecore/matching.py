@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from cachecore import _arguments as arguments
-from cachecore import rules
+from cachecore import layouts, rules, slices
+from cachecore.engine import Operation
 from cachecore.errors import CacheIncompatibleError, CacheValueError
 from cachecore.planning import Geometry, Part
 from cachecore.shape import CacheShape, LayersShape
 from cachecore.slices import BlockSlice
 
-__all__ = ["LayerRanges", "Matched", "UniformMatch", "check_same_type", "layer_ranges"]
+if TYPE_CHECKING:
+    from cachecore.ends import End
+
+__all__ = [
+    "LayerRanges",
+    "Matched",
+    "UniformMatch",
+    "check_same_type",
+    "entries_of",
+    "layer_ranges",
+    "match_blocks",
+    "match_uniform",
+    "uniform",
+]
+
+#: Most matches that are remembered for two caches; a connector makes the same few again and again.
+_REMEMBERED: Final = 32
 
 
 class Matched(Protocol):
@@ -204,3 +221,108 @@ def check_same_type(source: CacheShape, target: CacheShape) -> None:
             f"{source.owner} holds {source.data_type.name} and {target.owner} holds {target.data_type.name}; "
             "a transfer moves bytes and converts nothing: register both with one data type"
         )
+
+
+def match_blocks(
+    own: CacheShape | LayersShape,
+    end: End,
+    op: Operation,
+    ranges: LayerRanges,
+    layers: object,
+    own_slice: object,
+    other_slice: object,
+) -> Matched:
+    """Which tensors of two paged caches belong together."""
+    plain = layers is own_slice is other_slice is None
+    if plain:
+        known = end.matches.get((op is Operation.READ, ranges))
+        if known is not None:
+            return known
+    other = end.shape
+    names = ("dst_slice", "src_slice") if op is Operation.READ else ("src_slice", "dst_slice")
+    if isinstance(own, LayersShape) and isinstance(other, LayersShape):
+        ranges.refuse_for(own)
+        return layouts.match(own, other, layers, own_slice, other_slice, local_name=names[0], remote_name=names[1])
+    own, other = uniform(own), uniform(other)
+    if layers is not None:
+        raise CacheValueError(
+            f"layers is {layers!r:.80}; caches whose tensors are all alike have no layer names, use src_layer_range and "
+            "dst_layer_range"
+        )
+    if plain:
+        made = match_uniform(own, other, own.blocks, other.blocks, op, ranges)
+        if len(end.matches) >= _REMEMBERED:
+            end.matches.clear()
+        end.matches[op is Operation.READ, ranges] = made
+        return made
+    return match_uniform(
+        own,
+        other,
+        own.blocks,
+        other.blocks,
+        op,
+        ranges,
+        slices.checked(names[0], own_slice, ranges.tensors_per_layer),
+        slices.checked(names[1], other_slice, ranges.tensors_per_layer),
+    )
+
+
+def match_uniform(
+    own: CacheShape | LayersShape,
+    other: CacheShape | LayersShape,
+    local: Geometry,
+    remote: Geometry,
+    op: Operation,
+    ranges: LayerRanges,
+    own_slices: Sequence[BlockSlice | None] = (),
+    other_slices: Sequence[BlockSlice | None] = (),
+) -> UniformMatch:
+    """The tensors of two caches of one shape each.
+
+    Args:
+        own: The caller's cache.
+        other: The other end's.
+        local: The caller's cache as blocks or as entries.
+        remote: The other end's.
+        op: READ where the other end is the source.
+        ranges: Layers of both.
+        own_slices: What moves of each block of the caller's cache; empty = whole blocks.
+        other_slices: The same for the other end.
+
+    Raises:
+        CacheValueError, CacheIncompatibleError: See `LayerRanges.tensors`; or the data types differ.
+    """
+    mine, theirs = uniform(own), uniform(other)
+    source, target = (theirs, mine) if op is Operation.READ else (mine, theirs)
+    check_same_type(source, target)
+    src, dst, count = ranges.tensors(source, target)
+    first, other_first = (dst, src) if op is Operation.READ else (src, dst)
+    return UniformMatch(local, remote, first, other_first, count, ranges.tensors_per_layer, own_slices, other_slices)
+
+
+def uniform(shape: CacheShape | LayersShape) -> CacheShape:
+    """The shape of a cache whose tensors are all alike.
+
+    Raises:
+        CacheIncompatibleError: It is one of named layers.
+    """
+    if isinstance(shape, LayersShape):
+        raise CacheIncompatibleError(
+            f"{shape.owner} was registered by register_layers and the other cache was not; both sides name their layers, or "
+            "neither does"
+        )
+    return shape
+
+
+def entries_of(shape: CacheShape | LayersShape) -> Geometry:
+    """The batch entries of a contiguous cache.
+
+    Raises:
+        CacheIncompatibleError: It is paged, or its entries are not contiguous.
+    """
+    if isinstance(shape, LayersShape) or shape.is_blocks:
+        raise CacheIncompatibleError(
+            f"the key names {shape.owner}, which is paged and has no entries; use its BlocksCacheKey with pull_blocks or "
+            "push_blocks"
+        )
+    return shape.entries

@@ -71,7 +71,7 @@ class AsynchronousMethods(ManagerParts):
                 transfer's `wait`.
         """
         self._enter()
-        request = self._requests.pull_blocks(
+        request = self._pulls.pull_blocks(
             src_cache_key,
             dst_cache,
             frozen(src_blocks),
@@ -101,7 +101,7 @@ class AsynchronousMethods(ManagerParts):
     ) -> Transfer:
         """Start a `pull_cache`; see there and `pull_blocks_async` for the arguments and what is raised."""
         self._enter()
-        request = self._requests.pull_cache(
+        request = self._pulls.pull_cache(
             cache_key,
             cache,
             batch_index,
@@ -130,7 +130,7 @@ class AsynchronousMethods(ManagerParts):
     ) -> Transfer:
         """Start a `push_blocks`; see there and `pull_blocks_async` for the arguments and what is raised."""
         self._enter()
-        request = self._requests.push_blocks(
+        request = self._pushes.push_blocks(
             dst_cache_key,
             src_cache,
             frozen(src_blocks),
@@ -159,7 +159,7 @@ class AsynchronousMethods(ManagerParts):
     ) -> Transfer:
         """Start a `push_cache`; see there and `pull_blocks_async` for the arguments and what is raised."""
         self._enter()
-        request = self._requests.push_cache(
+        request = self._pushes.push_cache(
             dst_cache_key,
             src_cache,
             src_batch_index,

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from cachecore.options import ManagerOptions
     from cachecore.peers import Peers
     from cachecore.pool import Pool
+    from cachecore.pulls import Pulls
+    from cachecore.pushes import Pushes
     from cachecore.registrar import Registrar
     from cachecore.registry import Registry
-    from cachecore.requests import Requests
     from cachecore.retirement import Retirement
     from cachecore.transfers import Transfers
 
@@ -38,10 +39,11 @@ class ManagerParts:
     _options: ManagerOptions
     _peers: Peers
     _pool: Pool
+    _pulls: Pulls
+    _pushes: Pushes
     _registrar: Registrar
     _registry: Registry
     _retirement: Retirement
-    _requests: Requests
     _transfers: Transfers
 
     def _enter(self) -> None:

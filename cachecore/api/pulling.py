@@ -64,7 +64,7 @@ class PullingMethods(ManagerParts):
                 blocks landed and which are unknown.
         """
         self._enter()
-        request = self._requests.pull_blocks(
+        request = self._pulls.pull_blocks(
             src_cache_key,
             dst_cache,
             src_blocks,
@@ -108,7 +108,7 @@ class PullingMethods(ManagerParts):
             As `pull_blocks`.
         """
         self._enter()
-        request = self._requests.pull_cache(
+        request = self._pulls.pull_cache(
             cache_key,
             cache,
             batch_index,

@@ -60,7 +60,7 @@ class PushingMethods(ManagerParts):
                 blocks of the destination landed and which are unknown, with tensor indexes of `src_cache`.
         """
         self._enter()
-        request = self._requests.push_blocks(
+        request = self._pushes.push_blocks(
             dst_cache_key,
             src_cache,
             src_blocks,
@@ -104,7 +104,7 @@ class PushingMethods(ManagerParts):
             As `push_blocks`.
         """
         self._enter()
-        request = self._requests.push_cache(
+        request = self._pushes.push_cache(
             dst_cache_key,
             src_cache,
             src_batch_index,
