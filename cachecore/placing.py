@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 
 from cachecore.driver import MemoryInfo
-from cachecore.errors import CacheKeyExistsError, CacheValueError, OverlapError, PlacementError
+from cachecore.errors import CacheKeyExistsError, OverlapError, PlacementError
 from cachecore.given_layers import GivenLayers
 from cachecore.local_caches import LocalLayers, Registered
 from cachecore.merging import Extent, View, merge
@@ -170,18 +170,11 @@ class _LiveRegions:
 
 def _allocation(view: TensorView, info: MemoryInfo) -> Extent | None:
     """What the tensor was cut from, as its library knows it, else as the driver does."""
-    if view.storage is not None:
-        base, nbytes = view.storage
-    elif info.block_base is not None and info.block_bytes is not None:
-        base, nbytes = info.block_base, info.block_bytes
-    else:
-        return None
-    if not base <= view.address < base + nbytes:
-        raise CacheValueError(
-            f"{view.name} is at {view.address:#x} and the memory it was cut from at [{base:#x}, {base + nbytes:#x}); give a "
-            "tensor that lies in its storage"
-        )
-    return base, base + nbytes
+    known = [view.storage] if view.storage is not None else []
+    if info.block_base is not None and info.block_bytes is not None:
+        known.append((info.block_base, info.block_bytes))
+    # A library that names other memory than the tensor's knows nothing about it.
+    return next(((base, base + nbytes) for base, nbytes in known if base <= view.address < base + nbytes), None)
 
 
 def _label(views: Sequence[TensorView], indexes: Sequence[int]) -> str:

@@ -33,9 +33,11 @@ def array_storage(array: Any) -> Storage | None:
         if not hasattr(base, "__array_interface__"):
             return _of_exporter(base)
         array = base
-    interface = array.__array_interface__
-    # An array that is nobody's view owns memory without gaps, which nbytes counts.
-    return int(interface["data"][0]), int(array.nbytes)
+    nbytes = getattr(array, "nbytes", None)
+    if nbytes is None:
+        return None
+    # An array that is nobody's view owns memory without gaps.
+    return int(array.__array_interface__["data"][0]), int(nbytes)
 
 
 def buffer_storage(view: memoryview) -> Storage | None:
