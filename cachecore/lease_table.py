@@ -178,6 +178,8 @@ class LeaseTable:
         with self._changed:
             entry = self._entries.get(lease_id)
             refusal = self._refusal(entry)
+            if (holder, number) in self._claimed:
+                refusal = f"the reader has used the number {number} for another pull that runs"
             if not refusal and entry is not None:
                 entry.claims[holder, number] = cluster_id
                 self._claimed[holder, number] = entry

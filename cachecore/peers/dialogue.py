@@ -95,6 +95,8 @@ class Dialogue:
         self.lost_because = ""
         #: When it was lost, on `boottime()`.
         self.lost_at = 0.0
+        #: Whether the owner knows that this reader has ended.
+        self.parted = False
         #: Set when it is lost.
         self.gone = threading.Event()
         #: Catalogues asked for.
@@ -127,8 +129,10 @@ class Dialogue:
         self._service.submit(self._fetch)
         self._service.wait(future, deadline, f"{self._peer} ({self.state}) did not send its catalogue")
 
-    def make_ready(self, wire_id: str | None, endpoint: bytes, writes: bool, deadline: float) -> None:
-        """Tell the owner that reading begins, and wait until it counts this reader.
+    def make_ready(
+        self, wire_id: str | None, endpoint: bytes, writes: bool, ended: tuple[str, ...], deadline: float
+    ) -> None:
+        """Tell the owner that reading begins, and over which former links it has ended; wait until it counts this reader.
 
         Raises:
             LinkLostError, CacheTimeoutError: It did not answer.
@@ -139,7 +143,7 @@ class Dialogue:
             self._ready = future
             if self.state == "LOST":
                 self._service.settle(future, error=self.lost_error())
-            elif not self._send_timed(lambda number: Ready(self._token, number, wire_id, endpoint, writes)):
+            elif not self._send_timed(lambda number: Ready(self._token, number, wire_id, endpoint, writes, ended)):
                 self.lose("the peer takes no messages")
 
         self._service.submit(send)
@@ -281,6 +285,7 @@ class Dialogue:
             self._lease.end()
             self.lose(f"the peer has ended the session: {message.reason}")
         elif isinstance(message, Farewell) and self._farewell is not None:
+            self.parted = True
             self._service.settle(self._farewell)
 
     def _send(self, message: ReaderMessage) -> bool:

@@ -137,6 +137,11 @@ class Link:
         return self._usage.idle
 
     @property
+    def writes(self) -> bool:
+        """Whether the owner was told that this manager also writes, so that only proof ends the session for it."""
+        return self.dialogue.requests.writes
+
+    @property
     def released(self) -> bool:
         """Whether nothing of this link is left anywhere: no connection, no transfer, no access of an engine."""
         return self.state == "LOST" and self._usage.idle and not self._access.connected
@@ -299,10 +304,10 @@ class Link:
         for cache in self._access.connect(binding, endpoint, lambda: self._usage.caches, deadline):
             self._worker.submit(partial(self._forget, cache))
 
-    def make_ready(self, deadline: float, writes: bool) -> None:
+    def make_ready(self, deadline: float, writes: bool, ended: tuple[str, ...] = ()) -> None:
         """Be counted as a reader by the owner; see `Dialogue.make_ready`."""
         engine = self.engine
-        self.dialogue.make_ready(self.wire_id, b"" if engine is None else engine.endpoint(), writes, deadline)
+        self.dialogue.make_ready(self.wire_id, b"" if engine is None else engine.endpoint(), writes, ended, deadline)
 
     def unlink(self, deadline: float) -> None:
         """Start nothing more, wait for what runs, give up access, and say goodbye. Can be repeated.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from cachecore.engine import EngineBinding, PeerIdentity
@@ -27,6 +28,7 @@ from cachecore.peers.security import CurveKeys
 __all__ = ["LinkTable"]
 
 _logger = logging.getLogger("cachecore.peers")
+_REMEMBERED_ENDINGS = 1000
 
 
 class LinkTable:
@@ -45,6 +47,9 @@ class LinkTable:
         self._links: dict[int, Link] = {}
         #: Lost links that were replaced while something of them was left.
         self._departed: list[Link] = []
+        #: (address, token) of sessions that have ended and wrote: their owner waits until it hears of it. Not without
+        #: end, for owners that never come back.
+        self._untold: deque[tuple[str, str]] = deque(maxlen=_REMEMBERED_ENDINGS)
         self._linking: set[int] = set()
         self._closed = False
         self._past_fetches = 0
@@ -110,7 +115,7 @@ class LinkTable:
                 self._give_way(link, deadline)
                 if not same_process:
                     dialer.choose_engine(link, welcome.engines, self._engines, deadline)
-                link.make_ready(deadline, writes)
+                link.make_ready(deadline, writes, self._ended(link.address))
                 self._enter(link)
             except BaseException:
                 self._undo(link)
@@ -130,6 +135,8 @@ class LinkTable:
             if self._links.get(cluster_id) is link:
                 del self._links[cluster_id]
                 self._past_fetches += link.fetches
+                if link.writes and not link.dialogue.parted:
+                    self._untold.append((link.address, link.token))
         self._tally.add(PeerEvent(EventKind.UNLINKED, link.identity, "unlinked"))
 
     def close(self, deadline: float) -> tuple[Link, ...]:
@@ -152,9 +159,10 @@ class LinkTable:
         with self._lock:
             for link in (*self._links.values(), *self._departed):
                 link.retry_clean_up()
-            kept = [link for link in self._departed if not link.released or link.dialogue.lost_at > since]
-            self._past_fetches += sum(link.fetches for link in self._departed if link not in kept)
-            self._departed = kept
+            gone = [one for one in self._departed if one.released and one.dialogue.lost_at <= since]
+            # An owner gives a silent reader up by itself, but one that wrote only when it hears of it.
+            self._untold.extend((one.address, one.token) for one in gone if one.writes)
+            self._forget(gone)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -199,6 +207,7 @@ class LinkTable:
                 )
 
     def _enter(self, link: Link) -> None:
+        """The link counts. Its owner has been told what has ended at this address, so that need not be remembered."""
         cluster_id = link.identity.cluster_id
         with self._lock:
             if self._closed:
@@ -207,6 +216,9 @@ class LinkTable:
             if old is not None:
                 self._departed.append(old)
             self._links[cluster_id] = link
+            told = [one for one in self._departed if one.released and one.address == link.address]
+            self._forget(told)
+            self._untold = deque((one for one in self._untold if one[0] != link.address), _REMEMBERED_ENDINGS)
 
     def _undo(self, link: Link) -> None:
         """A link that could not be completed leaves nothing behind."""
@@ -218,13 +230,19 @@ class LinkTable:
             with self._lock:
                 self._departed.append(link)
 
-    def _ended(self, address: ResolvedAddress) -> tuple[str, ...]:
-        """Sessions at this address over which nothing is read any more and which the owner may still wait for."""
+    def _forget(self, links: Sequence[Link]) -> None:
+        self._past_fetches += sum(link.fetches for link in links)
+        self._departed = [link for link in self._departed if link not in links]
+
+    def _ended(self, address: ResolvedAddress | str) -> tuple[str, ...]:
+        """Sessions at this address over which nothing moves any more and which the owner may still wait for."""
         since = boottime() - 2 * self._timing.owner_silence
         with self._lock:
             links = [*self._links.values(), *self._departed]
+            untold = [token for where, token in self._untold if where == str(address)]
         ended = [link for link in links if link.released and link.address == str(address)]
-        return tuple(link.token for link in ended if link.dialogue.lost_at > since)[:100]
+        tokens = [link.token for link in ended if link.writes or link.dialogue.lost_at > since]
+        return tuple(untold + tokens)[:_REMEMBERED_ENDINGS]
 
 
 def _close(link: Link, deadline: float) -> bool:

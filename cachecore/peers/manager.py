@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import logging
 import os
 import threading
@@ -16,12 +15,13 @@ import zmq
 
 from cachecore import _arguments as arguments
 from cachecore.engine import EngineBinding, PeerIdentity
-from cachecore.errors import CacheTimeoutError, LinkFailedError, LinkLostError, ManagerClosedError, NotLinkedError
+from cachecore.errors import LinkFailedError, LinkLostError, ManagerClosedError
 from cachecore.events import Event
 from cachecore.lease_table import LeaseTable
 from cachecore.peers.addresses import resolve
+from cachecore.peers.courier import Courier, make_post
 from cachecore.peers.descriptors import Door
-from cachecore.peers.events import EventKind, PeerEvent, PeersCounters, Tally
+from cachecore.peers.events import EventKind, PeersCounters, Tally
 from cachecore.peers.inbox import Inbox
 from cachecore.peers.link import Link
 from cachecore.peers.linking import Dialer
@@ -29,7 +29,6 @@ from cachecore.peers.links import LinkTable
 from cachecore.peers.listener import Listener
 from cachecore.peers.liveness import Timing, boottime
 from cachecore.peers.messages import EngineOffer
-from cachecore.peers.notices import Notice, Post
 from cachecore.peers.proof import ProcessProof
 from cachecore.peers.records import CacheRecord
 from cachecore.peers.remote import RemoteCache
@@ -100,10 +99,10 @@ class Peers:
         self._service: Service | None = None
         self._door: Door | None = None
         self._listener: Listener | None = None
+        self._post = make_post(identity.cluster_id, bind_thread, self._tally)
         #: Notifications of peers that wait to be read.
-        self.inbox = Inbox(f"cachecore-{identity.cluster_id}-notifications", bind_thread, self._callback_failed())
+        self.inbox = self._post.inbox
         weakref.finalize(self, _close_inbox, self.inbox, self._pid).atexit = False
-        self._post = Post(self.inbox, itertools.count(1))
         #: The block leases that this manager has granted.
         self.leases = LeaseTable(identity, boottime)
         self._compare_layouts = compare_layouts
@@ -120,6 +119,7 @@ class Peers:
             self._post,
             _weakly(on_consumed),
         )
+        self._courier = Courier(self._links, self._sessions)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -313,36 +313,7 @@ class Peers:
             CacheError: The peer is closing.
         """
         self._check_alive()
-        service = self._service
-        if service is None:
-            raise self._unreachable(cluster_id)
-        notice = Notice(name, payload, service, service.future(), partial(self._route, cluster_id))
-        service.submit(partial(self._route, cluster_id, notice))
-        try:
-            service.wait(notice.future, deadline, f"cluster {cluster_id} did not confirm the notification {name!r:.80}")
-        except CacheTimeoutError as error:
-            sent = not notice.future.cancelled()
-            error.args = (f"{error}; it {'may or may not arrive' if sent else 'was not sent'}",)
-            raise
-
-    def _route(self, cluster_id: int, notice: Notice) -> None:
-        """Send it by the connection there is. In the service thread."""
-        link = self._links.find(cluster_id)
-        if link is not None and link.state in ("LINKED", "STALLED"):
-            link.dialogue.notices.put(notice)
-        elif not self._sessions.notify(cluster_id, notice):
-            notice.service.settle(notice.future, error=self._unreachable(cluster_id))
-
-    def _unreachable(self, cluster_id: int) -> NotLinkedError:
-        link = self._links.find(cluster_id)
-        lost = f" (the link to it is lost: {link.dialogue.lost_because})" if link is not None else ""
-        return NotLinkedError(
-            f"cluster {cluster_id} cannot be notified: it is not linked in either direction{lost}; call link() here or there"
-        )
-
-    def _callback_failed(self) -> Callable[[PeerIdentity, str], None]:
-        add = self._tally.add
-        return lambda sender, detail: add(PeerEvent(EventKind.CALLBACK_FAILED, sender, detail))
+        self._courier.send(self._service, cluster_id, name, payload, deadline)
 
     # --- the owner's side ----------------------------------------------------------------------------------------
 

@@ -156,6 +156,7 @@ class Ready(Message, frozen=True, tag="ready"):
         wire_id: The engine; None within one process.
         endpoint: Of the reader's engine: lets the owner's engine hold the reader's process.
         writes: The reader may also write: the owner then never takes silence for the end of it, only proof.
+        ended: As in a Hello: those that have ended since.
     """
 
     session: Token
@@ -163,6 +164,7 @@ class Ready(Message, frozen=True, tag="ready"):
     wire_id: WireId | None
     endpoint: bytes
     writes: bool
+    ended: Annotated[tuple[Token, ...], msgspec.Meta(max_length=1000)] = ()
 
 
 class Ping(Message, frozen=True, tag="ping"):

@@ -260,8 +260,7 @@ class Sessions:
         if session is not None:
             raise MalformedMessageError("a second Hello in one session")
         peer = hello.identity.identity
-        for ended in [one for one in self._sessions if one.token in hello.ended and _same(one.peer, peer)]:
-            self._end(ended, "the peer has linked anew and reads nothing over the old link")
+        self._end_former(peer, hello.ended)
         refusal = self._refusal(peer)
         if refusal is not None:
             reason, detail = refusal
@@ -328,6 +327,7 @@ class Sessions:
     def _ready(self, session: Session, message: Ready) -> None:
         if session.ready:
             raise MalformedMessageError("a second Ready in one session")
+        self._end_former(session.peer, message.ended)
         for other in [one for one in self._sessions if one is not session and _same(one.peer, session.peer)]:
             self._detach(other, "the peer has linked anew")
         # The changes go first: caches that were taken back meanwhile are unknown to the reader before it may read.
@@ -338,6 +338,11 @@ class Sessions:
         self._proof.watch(session.peer, message.wire_id, message.endpoint)
         if self._send(session, Linked(message.sequence, self._catalogue.number)):
             self._notify(PeerEvent(EventKind.SESSION_STARTED, session.peer, f"from {session.address}"))
+
+    def _end_former(self, peer: PeerIdentity, tokens: tuple[str, ...]) -> None:
+        """The peer has said over which of its former links nothing moves any more."""
+        for ended in [one for one in self._sessions if one.token in tokens and _same(one.peer, peer)]:
+            self._end(ended, "the peer has linked anew and moves nothing over the old link")
 
     def _update(self, session: Session) -> None:
         if session.number != self._catalogue.number and session.routing_id is not None:

@@ -1,6 +1,7 @@
 """Block leases and notifications between processes that die, stop, abort and restart."""
 
 import contextlib
+import gc
 import importlib.util
 import signal
 import threading
@@ -288,7 +289,20 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(prefill, arguments, e
         prefill.notify(*arguments, timeout=5)
 
 
-def test_a_manager_that_is_dropped_ends_the_callback_and_one_that_is_closed_ends_a_wait(prefill):
+def callback_threads(cluster_id):
+    return [thread for thread in threading.enumerate() if thread.name == f"cachecore-{cluster_id}-notifications"]
+
+
+def test_a_manager_that_nobody_refers_to_any_more_ends_its_callback():
+    manager = cc.CacheManager(77, backend="host")
+    manager.on_notification([].append)
+    assert callback_threads(77)
+    del manager
+    gc.collect()
+    until(lambda: not callback_threads(77))
+
+
+def test_closing_ends_the_callback_and_who_waits(prefill):
     received = []
     prefill.on_notification(received.append)
     with pytest.raises(cc.CacheTypeError, match="callback"):
@@ -308,4 +322,4 @@ def test_a_manager_that_is_dropped_ends_the_callback_and_one_that_is_closed_ends
     prefill.close(timeout=10)
     waiting.join(20)
     assert len(errors) == 1
-    assert not any(thread.name == "cachecore-1-notifications" for thread in threading.enumerate())
+    assert not callback_threads(1)

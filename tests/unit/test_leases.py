@@ -109,6 +109,13 @@ def test_after_its_time_no_pull_starts_and_the_blocks_are_free_only_when_all_hav
     assert "never granted, or has expired" in claim(table, lease)
 
 
+def test_a_number_that_is_used_twice_cannot_leave_a_claim_behind(table):
+    first, second = table.grant(7, LEASE.blocks, 5.0), table.grant(7, LEASE.blocks, 5.0)
+    assert claim(table, first) == "" and "another pull" in claim(table, second)
+    table.end("session")
+    assert [info.readers for info in table.infos] == [(), ()]
+
+
 def test_the_end_of_a_reader_ends_its_claims_and_nobody_elses(table, clock):
     first, second = table.grant(7, LEASE.blocks, 5.0), table.grant(7, LEASE.blocks, 5.0)
     assert not any([claim(table, first, "a"), claim(table, second, "a", 2), claim(table, second, "b", 1, 3)])
@@ -174,7 +181,7 @@ def test_unregistering_refuses_new_pulls_and_waits_for_running_ones(table):
     assert claim(table, lease) == ""
     table.refuse([7])
     assert "being unregistered" in claim(table, lease, "b")
-    assert "being unregistered" in claim(table, table.grant(7, LEASE.blocks, 5.0))
+    assert "being unregistered" in claim(table, table.grant(7, LEASE.blocks, 5.0), "c")
     with pytest.raises(CacheBusyError):
         table.retire([7], ended())
     table.end("session")

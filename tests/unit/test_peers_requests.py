@@ -169,6 +169,47 @@ def test_other_keys_are_known_at_once_and_running_transfers_go_on(owner, make):
     owner.retire([1], deadline=soon())
 
 
+def writers(owner):
+    return [(session.state, session.writes) for session in owner.sessions]
+
+
+def lost_writer(owner, reader):
+    """A link that wrote, whose end no silence proves to the owner."""
+    link = reader.link(1, owner.address, deadline=soon())
+    link.will_write(soon())
+    link.dialogue.abandon("the test drops the connection")
+    until(lambda: writers(owner) == [("LOST", True)])
+    return link
+
+
+def test_linking_again_ends_what_the_owner_waits_for_since_the_former_link_wrote(owner, make):
+    reader = make(2)
+    lost_writer(owner, reader)
+    reader.link(1, owner.address, deadline=soon())
+    assert writers(owner) == [("LINKED", False)]
+
+
+def test_the_end_of_a_writer_is_told_however_late_and_after_an_unlink(owner, make):
+    reader = make(2)
+    link = lost_writer(owner, reader)
+    reader.unlink(1, deadline=soon())
+    assert writers(owner) == [("LOST", True)] and link.released
+    reader.link(1, owner.address, deadline=soon())
+    until(lambda: writers(owner) == [("LINKED", False)])
+    table = reader._links
+    assert not table._untold and not table._departed
+    second = reader.get(1)
+    second.will_write(soon())
+    second.dialogue.abandon("the test drops the connection")
+    until(lambda: second.released)
+    with table._lock:
+        table._departed.append(table._links.pop(1))
+    second.dialogue.lost_at -= 1000.0
+    until(lambda: not table._departed)
+    reader.link(1, owner.address, deadline=soon())
+    until(lambda: writers(owner) == [("LINKED", False)])
+
+
 # --- block leases ------------------------------------------------------------------------------------------------
 
 
