@@ -107,7 +107,7 @@ class Registry:
             new = [rules.OwnedRange(base, nbytes, f"addrs[{i}]") for i, (base, nbytes) in enumerate(ranges)]
         else:
             ranges = ((allocation.address, allocation.nbytes),)
-            new = [rules.OwnedRange(allocation.address, allocation.nbytes, "the memory that was allocated")]
+            new = [rules.OwnedRange(*ranges[0], "the memory that was allocated", rules.STALE)]
         with self._native:
             with self._lock:
                 caches = list(self._caches.values())
@@ -200,8 +200,12 @@ class Registry:
 
     def _owned(self, region: LocalRegion, caches: Sequence[Registered]) -> rules.OwnedRange:
         users = [cache for cache in caches if region in cache.regions]
-        repeatable = not any(isinstance(user, LocalLayers) for user in users)
-        return rules.OwnedRange(region.base, region.nbytes, ", ".join(map(str, users)), repeatable)
+        exclusive = ""
+        if any(isinstance(user, LocalLayers) for user in users):
+            exclusive = rules.IN_LAYERS
+        elif any(user.allocation is not None for user in users):
+            exclusive = rules.ALLOCATED
+        return rules.OwnedRange(region.base, region.nbytes, ", ".join(map(str, users)), exclusive)
 
     def _check_memory(self, request: RegistrationRequest) -> None:
         self._driver.bind_thread()

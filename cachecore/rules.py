@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from cachecore import _arguments as arguments
 from cachecore.driver import MemoryInfo
@@ -37,10 +38,15 @@ __all__ = [
 ]
 
 
-_LAYERS = (
+#: Why memory of other caches cannot be registered again, not even its exact range.
+IN_LAYERS: Final = (
     "memory of register_layers, with what lies between its tensors in one allocation, can only be shared by "
     "register_layers: register this cache first, or from an allocation of its own"
 )
+ALLOCATED: Final = (
+    "the manager allocated that memory and frees it with its cache: use that cache, or memory of your own"
+)
+STALE: Final = "that memory was freed while it was registered: unregister its cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +56,8 @@ class OwnedRange:
     base: int
     nbytes: int
     owner: str
-    #: Whether the exact same range may be registered again.
-    repeatable: bool = True
+    #: Why the exact same range may not be registered again, empty when it may.
+    exclusive: str = ""
 
     @property
     def end(self) -> int:
@@ -133,13 +139,12 @@ def check_no_overlap(new: Sequence[OwnedRange], live: Sequence[OwnedRange]) -> N
     for item in merged:
         if furthest is not None and item.base < furthest.end:
             same = (item.base, item.nbytes) == (furthest.base, furthest.nbytes)
-            same = same and item.repeatable and furthest.repeatable
+            same = same and not item.exclusive and not furthest.exclusive
             # Two live regions never overlap, two new ones were checked above: this is one of each.
             if not same:
                 mine, other = (item, furthest) if id(item) in wanted else (furthest, item)
-                if not other.repeatable:
-                    raise _overlap(mine, other, _LAYERS)
-                raise _overlap(mine, other, "only the exact same range may be registered again")
+                rule = other.exclusive or mine.exclusive or "only the exact same range may be registered again"
+                raise _overlap(mine, other, rule)
         if furthest is None or item.end >= furthest.end:
             furthest = item
 

@@ -399,3 +399,33 @@ def test_a_product_that_cannot_switch_remote_access_off_refuses_two_sided_keys(v
     assert read_options({}, driver).remote_cache_accessible is True
     with pytest.raises(TypeError, match="remote_cache_accessible"):
         read_options({"manager.remote_cache_accessible": 0}, driver)
+
+
+def test_allocated_memory_cannot_be_registered_beside_its_cache(manager):
+    cache = manager.allocate_blocks_cache(desc(1), cc.BlocksCacheKey(1))  # one tensor: its range is the region's
+    for call in (
+        lambda: manager.register_blocks_cache(desc(1), cache.tensor_addrs),
+        lambda: manager.register_cache(desc(1, 2), cache.tensor_addrs),
+    ):
+        with pytest.raises(cc.OverlapError, match=r"addrs\[0\].*overlaps cache 1.*use that cache"):
+            call()
+    view = array(cache, 0)
+    with pytest.raises(cc.OverlapError, match="cache 1"):
+        manager.register_layers({"layer": [view]}, key=cc.BlocksCacheKey(1, 5))
+    manager.deallocate_blocks_cache(cache)
+
+
+def test_memory_that_somebody_freed_while_it_was_registered_is_not_shared(manager):
+    stale = manager.backend.allocate(4000, cc.Placement.DEVICE)
+    manager.register_blocks_cache(desc(1), [stale.address])
+    give = manager.backend.allocate
+
+    def again(nbytes, placement):
+        made = give(nbytes, placement)
+        return Allocation(stale.address, nbytes, placement, made.token)
+
+    manager.backend.allocate = again
+    with pytest.raises(cc.OverlapError, match=r"the memory that was allocated at .* overlaps cache 1.*freed while"):
+        manager.allocate_blocks_cache(desc(1))
+    del manager.backend.allocate
+    assert live(manager) == 1
