@@ -237,6 +237,24 @@ def test_a_notification_follows_the_transfers_that_were_started_before(prefill, 
     assert decode.ask("wrong", blocks=BLOCKS, content=1) == []
 
 
+def test_who_is_notified_has_what_was_pushed_before(prefill, partners):
+    peer = partners(2, "127.0.0.1:0")
+    peer.ask("register")
+    prefill.link(2, peer.address, timeout=20)
+    go = threading.Event()
+    for content in range(10, 20):
+        partner.fill(prefill.addresses, content)
+        pushed = prefill.push_blocks_async(cc.BlocksCacheKey(2), prefill.cache, BLOCKS, BLOCKS, after=go)
+        if not go.is_set():
+            with pytest.raises(cc.CacheTimeoutError, match="started before"):
+                prefill.notify(2, "too early", timeout=0.1)
+            go.set()
+        prefill.notify(2, str(content))
+        assert pushed.done
+        assert peer.ask("notifications") == [[1, str(content), ""]]
+        assert peer.ask("wrong", blocks=BLOCKS, content=content) == []
+
+
 def test_after_a_restart_notifications_are_those_of_the_new_life(prefill, decode, partners):
     decode.ask("notify", cluster_id=1, name="first life")
     decode.signal(signal.SIGKILL)
