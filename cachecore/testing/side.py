@@ -217,8 +217,9 @@ class PeerProcess:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def stop(self) -> None:
-        """Suspend it."""
+        """Suspend it; from when this returns it runs no more."""
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let it run again."""

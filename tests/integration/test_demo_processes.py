@@ -35,6 +35,7 @@ def test_a_killed_child_is_named_with_its_signal(child: ChildProcess) -> None:
 
 def test_a_stopped_child_is_late_and_can_be_ended(child: ChildProcess) -> None:
     os.kill(child.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
     child.ask(Setup("prefill", SETTINGS))
     with pytest.raises(ChildFailedError, match=r"did not answer for 1 s \(it is stopped\)") as caught:
         child.receive()
@@ -43,6 +44,7 @@ def test_a_stopped_child_is_late_and_can_be_ended(child: ChildProcess) -> None:
 
 def test_a_stopped_child_does_not_block_the_sender_of_a_large_message(child: ChildProcess) -> None:
     os.kill(child.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
     with pytest.raises(ChildFailedError, match="takes no messages"):
         child.post(Setup("prefill", SETTINGS, peer_address="x" * 10_000_000))
 

@@ -81,6 +81,8 @@ class Peer:
 
     def signal(self, number):
         os.kill(self.process.pid, number)
+        if number == signal.SIGSTOP:  # the signal only asks for it
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def end(self):
         if self.process.poll() is None:

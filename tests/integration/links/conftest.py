@@ -85,6 +85,8 @@ class PeerProcess:
 
     def signal(self, number):
         os.kill(self.pid, number)
+        if number == signal.SIGSTOP:  # the signal only asks for it
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def exit(self, code=0, limit=30.0):
         """End without closing anything. Returns the exit status."""
