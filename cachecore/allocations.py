@@ -266,7 +266,14 @@ class Allocations:
         Returns:
             Whether the key was there and is dropped now.
         """
-        cache = self._registry.drop_key(key, cache_id) if self._may_consume(key) else None
+        if key.is_prefix:
+            return False
+        try:
+            named = self._registry.by_id(cache_id)
+        except CacheNotFoundError:
+            return False
+        # Whatever a peer asks for: only what allocate_cache made here is used up by readers.
+        cache = self._registry.drop_key(key, cache_id) if self._consumable(named) else None
         if cache is None:
             return False
         if cache.released and not cache.has_keys:
@@ -279,14 +286,11 @@ class Allocations:
         Raises:
             CacheNotFoundError: Another pull has consumed it first.
         """
-        if not self._consumable(cache) or not self._may_consume(key):
+        if key.is_prefix or not self._consumable(cache):
             return
         if not self.consumed(cache.cache.cache_id, key):
             raise already_consumed(key)
         self._announce(cache)
-
-    def _may_consume(self, key: CacheKey) -> bool:
-        return self._two_sided and not key.is_prefix
 
     def _announce(self, cache: Registered) -> None:
         """Tell the peers the keys that are left. Repeated when a reader consumed one meanwhile, which tells them too."""

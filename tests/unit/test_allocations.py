@@ -296,6 +296,20 @@ def test_what_a_two_sided_pull_does_not_consume(two_sided):
     two_sided.unregister_cache(registered.cache_id)
 
 
+def test_what_a_peer_asks_to_consume_is_judged_by_the_owner(two_sided, manager):
+    request, prefix, other = cc.CacheKey(1, 5), cc.CacheKey(1, prefix_id=6), cc.CacheKey(1, 8)
+    cache = two_sided.allocate_cache(desc(), [request, prefix])
+    registered = two_sided.register_cache_tensors([np.zeros((4, 8), np.uint8)], cache_keys=[other])
+    one_sided = manager.allocate_cache(desc(), [request])
+    assert not two_sided._on_consumed(registered.cache_id, other)
+    assert not two_sided._on_consumed(cache.cache_id, prefix)
+    assert not two_sided._on_consumed(cache.cache_id, other)
+    assert not two_sided._on_consumed(99, request)
+    assert not manager._on_consumed(one_sided.cache_id, request)
+    assert two_sided._on_consumed(cache.cache_id, request)
+    assert not two_sided._on_consumed(cache.cache_id, request)
+
+
 def wait_until(condition, seconds=30):
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
@@ -429,3 +443,28 @@ def test_memory_that_somebody_freed_while_it_was_registered_is_not_shared(manage
         manager.allocate_blocks_cache(desc(1))
     del manager.backend.allocate
     assert live(manager) == 1
+
+
+@pytest.mark.parametrize("layerwise", [False, True])
+def test_an_asynchronous_pull_consumes_its_key_when_it_has_ended(two_sided, layerwise):
+    key = cc.CacheKey(1, 5)
+    two_sided.allocate_cache(desc(4), [key])
+    target = two_sided.allocate_cache(desc(4))
+    two_sided.pull_cache_async(key, target, layerwise=layerwise).wait(30)
+    with pytest.raises(cc.CacheNotFoundError):
+        two_sided.pull_cache_async(key, target)
+
+
+def test_two_managers_of_one_process_consume_through_their_link(two_sided):
+    key = cc.CacheKey(3, 5)
+    with (
+        cc.CacheManager(3, backend="host", listen="127.0.0.1:0", options=TWO_SIDED) as owner,
+        cc.CacheManager(4, backend="host") as reader,
+    ):
+        owner.deallocate_cache(owner.allocate_cache(desc(2), [key]))
+        target = reader.allocate_cache(desc(2))
+        reader.link(3, owner.address, timeout=10)
+        reader.pull_cache(key, target)
+        with pytest.raises(cc.CacheNotFoundError):
+            reader.pull_cache(key, target)
+        wait_until(lambda: live(owner) == 0)
