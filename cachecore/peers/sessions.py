@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -22,8 +21,8 @@ from cachecore.lease_table import LeaseTable
 from cachecore.peers import process
 from cachecore.peers.answering import Answering, ReaderQuestion
 from cachecore.peers.catalogue import Catalogue
+from cachecore.peers.connections import Connections, same_life
 from cachecore.peers.events import EventKind, PeerEvent
-from cachecore.peers.listener import Delivery, Listener
 from cachecore.peers.liveness import Timing, boottime
 from cachecore.peers.messages import (
     EngineOffer,
@@ -38,7 +37,6 @@ from cachecore.peers.messages import (
     OwnerMessage,
     Ping,
     Pong,
-    Probe,
     ReaderMessage,
     Ready,
     Refusal,
@@ -49,13 +47,11 @@ from cachecore.peers.messages import (
     Snapshot,
     Welcome,
     decode_reader_message,
-    encode,
 )
 from cachecore.peers.notices import Notice as Outgoing
 from cachecore.peers.notices import Notices, Post
 from cachecore.peers.proof import ProcessProof
 from cachecore.peers.records import CacheRecord, EntryKeyRecord
-from cachecore.peers.request_messages import Notice
 from cachecore.peers.session import Session, SessionInfo, busy_error
 from cachecore.peers.worker import Worker
 from cachecore.types import CacheKey
@@ -65,7 +61,7 @@ __all__ = ["Sessions"]
 _logger = logging.getLogger("cachecore.peers")
 
 
-class Sessions:
+class Sessions(Connections):
     """All sessions and the catalogue they read. Thread-safe; messages are sent and handled in the service thread.
 
     Args:
@@ -94,21 +90,15 @@ class Sessions:
         post: Post,
         on_consumed: Callable[[int, CacheKey], bool] | None = None,
     ) -> None:
+        super().__init__(proof, notify, leases)
         self._identity = identity
         self._timing = timing
         self._offers = offers
-        self._proof = proof
         self._schedule = schedule
-        self._notify = notify
-        self._changed = threading.Condition()
         self._catalogue = Catalogue()
-        self._sessions: list[Session] = []
-        self._by_routing_id: dict[bytes, Session] = {}
-        self._listener: Listener | None = None
         self._closing = False
         self._failure: CacheError | None = None
-        self._logged_at = 0.0
-        self._leases, self._post = leases, post
+        self._post = post
         self._answering = Answering(
             identity.cluster_id,
             worker,
@@ -178,10 +168,6 @@ class Sessions:
 
     # --- service thread ------------------------------------------------------------------------------------------
 
-    def serve(self, listener: Listener) -> None:
-        """Send through this listener from now on."""
-        self._listener = listener
-
     def push(self) -> None:
         """Send every session what it has not been sent: changes, and the caches it is to let go of."""
         with self._changed:
@@ -207,12 +193,6 @@ class Sessions:
                     self._end(session, f"it was silent for {self._timing.owner_silence:g} s")
                 elif silent and drained and self._proven_dead(session.peer):
                     self._end(session, "it was silent and its process is dead")
-
-    def connection_lost(self) -> None:
-        """Some connection is gone: find out whose."""
-        with self._changed:
-            for session in list(self._sessions):
-                self._probe(session)
 
     def receive(self, routing_id: bytes, frames: list[bytes], address: str) -> None:
         """Handle one message. Whatever is wrong with it ends its own session and nothing else."""
@@ -296,7 +276,7 @@ class Sessions:
         if peer.cluster_id == own.cluster_id:
             return Refusal.OWN_ID, f"both have cluster id {own.cluster_id}; the listener runs on {own.host}"
         for other in [one for one in self._sessions if one.peer.cluster_id == peer.cluster_id]:
-            if _same(other.peer, peer):
+            if same_life(other.peer, peer):
                 continue  # it may only be looking who answers here; see _ready
             if self._probe(other) and not self._proven_dead(other.peer):
                 return Refusal.DUPLICATE, (
@@ -328,8 +308,6 @@ class Sessions:
         if session.ready:
             raise MalformedMessageError("a second Ready in one session")
         self._end_former(session.peer, message.ended)
-        for other in [one for one in self._sessions if one is not session and _same(one.peer, session.peer)]:
-            self._detach(other, "the peer has linked anew")
         # The changes go first: caches that were taken back meanwhile are unknown to the reader before it may read.
         self._update(session)
         session.ready, session.wire_id, session.writes = True, message.wire_id, message.writes
@@ -338,11 +316,9 @@ class Sessions:
         self._proof.watch(session.peer, message.wire_id, message.endpoint)
         if self._send(session, Linked(message.sequence, self._catalogue.number)):
             self._notify(PeerEvent(EventKind.SESSION_STARTED, session.peer, f"from {session.address}"))
-
-    def _end_former(self, peer: PeerIdentity, tokens: tuple[str, ...]) -> None:
-        """The peer has said over which of its former links nothing moves any more."""
-        for ended in [one for one in self._sessions if one.token in tokens and _same(one.peer, peer)]:
-            self._end(ended, "the peer has linked anew and moves nothing over the old link")
+        # Last: what waits to be sent over a former connection can go over this one.
+        for other in [one for one in self._sessions if one is not session and same_life(one.peer, session.peer)]:
+            self._detach(other, "the peer has linked anew")
 
     def _update(self, session: Session) -> None:
         if session.number != self._catalogue.number and session.routing_id is not None:
@@ -350,22 +326,6 @@ class Sessions:
             assert not isinstance(message, Snapshot) or message.request == 0
             if self._send(session, message):
                 session.number = self._catalogue.number
-
-    def _send(self, session: Session, message: OwnerMessage) -> bool:
-        """Whether it is on its way. A session whose connection is gone is detached."""
-        if session.routing_id is None or self._listener is None:
-            return False
-        delivery = self._listener.send(session.routing_id, encode(message))
-        if delivery is Delivery.GONE:
-            self._detach(session, "its connection is gone")
-        return delivery is Delivery.SENT
-
-    def _answer(self, routing_id: bytes, message: OwnerMessage) -> None:
-        if self._listener is not None:
-            self._listener.send(routing_id, encode(message))
-
-    def _send_notice(self, session: Session, number: int, name: str, payload: bytes) -> bool:
-        return self._send(session, Notice(number, name, payload))
 
     def _answer_later(self, session: Session, message: OwnerMessage) -> None:
         """Send an answer, behind the changes that it is about. From any thread."""
@@ -390,68 +350,6 @@ class Sessions:
                 )
         self._schedule(self.push)
 
-    def _probe(self, session: Session) -> bool:
-        """Whether the session's connection is there."""
-        self._send(session, Probe())
-        return session.routing_id is not None
-
-    def _detach(self, session: Session, reason: str) -> None:
-        """The connection is gone, or does not count any more; the reader may still be reading."""
-        if session.routing_id is None:
-            return
-        self._by_routing_id.pop(session.routing_id, None)
-        session.routing_id = None
-        session.notices.fail(reason)
-        if not session.ready:
-            self._end(session, reason)
-            return
-        _logger.info("session of cluster %d (process %d) lost: %s", session.peer.cluster_id, session.peer.pid, reason)
-        self._notify(PeerEvent(EventKind.SESSION_LOST, session.peer, reason))
-        if self._proven_dead(session.peer):
-            self._end(session, "its process is dead")
-
-    def _end(self, session: Session, reason: str, tell: bool = True) -> None:
-        if session not in self._sessions:
-            return
-        if tell:
-            self._send(session, SessionGone(reason))
-        if session not in self._sessions:  # sending found it gone and ended it
-            return
-        self._sessions.remove(session)
-        if session.routing_id is not None:
-            self._by_routing_id.pop(session.routing_id, None)
-            session.routing_id = None
-        session.notices.fail(reason)
-        session.owed.clear()
-        self._leases.end(session.token)
-        self._changed.notify_all()
-        if session.ready:
-            if not any(one.peer == session.peer for one in self._sessions):
-                self._proof.unwatch(session.peer, session.wire_id)
-            _logger.info(
-                "session of cluster %d (process %d) ended: %s", session.peer.cluster_id, session.peer.pid, reason
-            )
-            self._notify(PeerEvent(EventKind.SESSION_ENDED, session.peer, reason))
-
-    def _proven_dead(self, peer: PeerIdentity) -> bool:
-        return self._proof.alive(peer) is False
-
-    def _bad_message(self, routing_id: bytes, session: Session | None, address: str, error: Exception) -> None:
-        if session is not None or time.monotonic() - self._logged_at > 1.0:  # one peer must not fill the disk
-            self._logged_at = time.monotonic()
-            _logger.warning("a message from %s was not understood: %s", address, error)
-        peer = session.peer if session is not None else None
-        self._notify(PeerEvent(EventKind.MALFORMED, peer, str(error)[:200]))
-        gone = SessionGone(f"a message was not understood: {str(error)[:200]}")
-        if session is None:
-            self._answer(routing_id, gone)
-        elif session.ready:
-            # What it reads now is its own; it counts as a reader until its lease is over.
-            self._send(session, gone)
-            self._detach(session, "it sent a message that was not understood")
-        else:
-            self._end(session, "it sent a message that was not understood")
-
     def _busy(self, cache_ids: set[int], holders: list[Session]) -> CacheBusyError:
         held = {cache_id for session in holders for cache_id in session.owed & cache_ids}
         records = [self._catalogue.record(cache_id) for cache_id in sorted(held)]
@@ -460,7 +358,3 @@ class Sessions:
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-
-def _same(one: PeerIdentity, other: PeerIdentity) -> bool:
-    return one.incarnation == other.incarnation
