@@ -13,6 +13,7 @@ on all of them.
 import logging as _logging
 from importlib.metadata import version as _version
 
+from cachecore.cache_task import CacheTask
 from cachecore.errors import (
     AddressBudgetError,
     AddressMovedError,
@@ -51,6 +52,7 @@ from cachecore.errors import (
 )
 from cachecore.handles import Progress, Transfer
 from cachecore.layers import LayersCache, LayerTensor, TensorSpec
+from cachecore.layerwise import LayerSynchronizer, TransferConfig, TransferWithCacheKeyConfig
 from cachecore.leases import BlockLease, LeaseInfo
 from cachecore.manager import CacheManager
 from cachecore.notifications import Notification
@@ -96,6 +98,7 @@ __all__ = [
     "CacheManager",
     "CacheNotFoundError",
     "CacheOutOfMemoryError",
+    "CacheTask",
     "CacheTimeoutError",
     "CacheTypeError",
     "CacheValueError",
@@ -104,6 +107,7 @@ __all__ = [
     "FailureCause",
     "ForkedProcessError",
     "InsecureLinkWarning",
+    "LayerSynchronizer",
     "LayerTensor",
     "LayersCache",
     "LeaseExpiredError",
@@ -135,8 +139,10 @@ __all__ = [
     "TensorSpec",
     "Transfer",
     "TransferCancelledError",
+    "TransferConfig",
     "TransferError",
     "TransferTimeoutError",
+    "TransferWithCacheKeyConfig",
     "__version__",
 ]
 

@@ -6,20 +6,21 @@ A key names a cache of a linked peer, or another cache of the same manager. Eith
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
 from cachecore import _arguments as arguments
 from cachecore import _core
+from cachecore.addresses import FoundTensors, find_tensors
 from cachecore.allocations import already_consumed
 from cachecore.driver import BackendDriver
 from cachecore.engine import CancelToken, Operation, TransferEngine
 from cachecore.errors import CacheError, CacheValueError, LinkLostError, NotSupportedError
 from cachecore.layers import LayersCache
 from cachecore.leases import BlockLease, check_lease
-from cachecore.local_caches import LocalLayers, Registered
+from cachecore.local_caches import LocalLayers, Registered, State
 from cachecore.matching import Matched
 from cachecore.outcome import FailureCause, Outcome
 from cachecore.peers import Link, Peers, RemoteCache
@@ -98,7 +99,7 @@ class End(Protocol):
     def prepare(self, op: Operation, deadline: float) -> None:
         """Before the first byte; raises when the end cannot be trusted, or not be written."""
 
-    def confirm(self, deadline: float) -> None:
+    def confirm(self, op: Operation, deadline: float) -> None:
         """After the last byte: wait until what moved counts; raises LinkLostError at the deadline."""
 
     def move(self, plan: CopyPlan, op: Operation, deadline: float, cancel: CancelToken | None) -> Moved:
@@ -176,7 +177,7 @@ class LocalEnd:
     def prepare(self, op: Operation, deadline: float) -> None:
         """A cache of this process can always be trusted."""
 
-    def confirm(self, deadline: float) -> None:
+    def confirm(self, op: Operation, deadline: float) -> None:
         """A cache of this process can always be trusted."""
 
     def move(self, plan: CopyPlan, op: Operation, deadline: float, cancel: CancelToken | None) -> Moved:
@@ -248,18 +249,26 @@ class RemoteEnd:
             # From its answer on the owner takes only proof, never silence, for the end of what this side writes.
             self._link.will_write(deadline)
 
-    def confirm(self, deadline: float) -> None:
-        """Wait for the lease: what was read after it ended may be another request's, what was written nobody's."""
+    def confirm(self, op: Operation, deadline: float) -> None:
+        """Wait for the lease: what was read after it ended may be another request's.
+
+        What was written over a connection that has ended is in the owner's memory, and nobody may be there to use it.
+        """
+        if op is Operation.WRITE and self._link.state == "LOST":
+            raise self._lost()
         self._wait_for_lease(deadline)
 
     def _wait_for_lease(self, deadline: float) -> None:
         link = self._link
         if link.lease_holds() or link.wait_for_lease(deadline):
             return
-        state = link.state
+        raise self._lost()
+
+    def _lost(self) -> LinkLostError:
+        state = self._link.state
         what = "its process does not answer" if state == "STALLED" else "the connection ended"
-        raise LinkLostError(
-            f"the lease of {self} ended and was not renewed before the deadline: {what}. "
+        return LinkLostError(
+            f"the link to {self} was lost, or its lease was not renewed before the deadline: {what}. "
             "What was moved since cannot be trusted; link() again when the peer is back",
             state="STALLED" if state == "STALLED" else "LOST",
         )
@@ -341,6 +350,33 @@ class Ends:
             own.known_ends.clear()
         end = own.known_ends[found] = RemoteEnd(self._driver, link, remote, entry)
         return end
+
+    def find_addresses(self, cluster_id: int, addrs: Sequence[int], paged: bool, deadline: float) -> FoundTensors:
+        """The cache of a cluster that raw addresses point into; see `find_tensors`.
+
+        Raises:
+            NotLinkedError, LinkLostError, CacheTimeoutError: It cannot be asked.
+            CacheValueError: They name no tensors of a cache that it offers.
+        """
+        if cluster_id == self._cluster_id:
+            live = [cache for cache in self._registry.caches() if cache.state is State.LIVE]
+            found = find_tensors(addrs, ((cache.cache.cache_id, cache.shape) for cache in live), paged)
+        else:
+            link = self._peers.get(cluster_id)
+            found = find_tensors(addrs, _offered(link), paged)
+            if found is None:
+                link.dialogue.refresh(deadline)
+                found = find_tensors(addrs, _offered(link), paged)
+        if found is None:
+            raise CacheValueError(
+                f"dst_addrs[0] is {addrs[0]:#x}, which is in no {'paged' if paged else 'contiguous'} cache that cluster "
+                f"{cluster_id} has registered and offers; addresses are looked up there and not taken on trust"
+            )
+        return found
+
+
+def _offered(link: Link) -> Iterator[tuple[int, CacheShape | LayersShape]]:
+    return ((cache.cache_id, cache.shape) for cache in link.caches if not cache.retiring)
 
 
 def _entry(key: TransferKey, shape: CacheShape | LayersShape, index: int) -> int | None:

@@ -43,8 +43,16 @@ class Transfer:
     when nothing moves any more.
     """
 
-    def __init__(self, transfers: Transfers, request: Request, after: object, layerwise: bool) -> None:
+    def __init__(
+        self,
+        transfers: Transfers,
+        request: Request,
+        after: object = None,
+        layerwise: bool = True,
+        gate: Callable[[int, CancelToken], None] | None = None,
+    ) -> None:
         self._transfers = transfers
+        self._gate = gate
         self._after = after
         self._deadline = request.deadline
         self._with = str(request.end)
@@ -185,8 +193,13 @@ class Transfer:
 
     # --- what the pool uses ------------------------------------------------------------------------------------------
 
-    def start(self, pool: Pool) -> None:
+    def start(self, pool: Pool, apart: str = "") -> None:
         """Hand it to the pool; from now on a barrier waits for it.
+
+        Args:
+            pool: Of the manager.
+            apart: Name of a thread of its own, for a transfer that waits for what the caller does; empty = one of the
+                pool's threads.
 
         Raises:
             ManagerClosedError: The manager is being closed.
@@ -194,7 +207,10 @@ class Transfer:
         self._number = self._transfers.called(self.cluster_id)
         self._pool = pool
         try:
-            pool.submit(self)
+            if apart:
+                pool.apart(self, apart)
+            else:
+                pool.submit(self)
         except BaseException:
             self._pool = None
             self._transfers.ended(self.cluster_id, self._number)
@@ -213,6 +229,7 @@ class Transfer:
                 steps=self._steps,
                 cancel=self._cancel,
                 after=self._after,
+                before=self._before if self._gate is not None else None,
                 landed=self._landed,
                 number=self._number,
             )
@@ -231,6 +248,10 @@ class Transfer:
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
+    def _before(self, position: int) -> None:
+        if self._gate is not None:
+            self._gate(position, self._cancel)
+
     def _landed(self, step: Step) -> None:
         with self._changed:
             self._layers_done += step.layers
@@ -244,7 +265,7 @@ class Transfer:
                 return
             self._error = error
             self._finished = True
-            self._request = self._steps = self._after = self._pool = None
+            self._request = self._steps = self._after = self._pool = self._gate = None
             callbacks, self._callbacks = self._callbacks, []
             self._changed.notify_all()
         transfers.ended(self.cluster_id, self._number)

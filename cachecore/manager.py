@@ -21,6 +21,7 @@ from cachecore.api.asynchronous import AsynchronousMethods
 from cachecore.api.base import DEFAULT_TIMEOUT
 from cachecore.api.copying import CopyingMethods
 from cachecore.api.layers import LayersMethods
+from cachecore.api.layerwise import LayerwiseMethods
 from cachecore.api.leasing import LeasingMethods
 from cachecore.api.linking import LinkingMethods
 from cachecore.api.memory import MemoryMethods
@@ -66,6 +67,7 @@ class CacheManager(
     PullingMethods,
     PushingMethods,
     AsynchronousMethods,
+    LayerwiseMethods,
     LeasingMethods,
     NotifyingMethods,
 ):

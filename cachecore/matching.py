@@ -79,6 +79,17 @@ class LayerRanges(NamedTuple):
                     f"{name} is {value!r:.80}; the layers of {shape.owner} have names, use layers=[...]"
                 )
 
+    def of_source(self, source: CacheShape) -> tuple[int, int]:
+        """First tensor of the source, and how many.
+
+        Raises:
+            CacheValueError, CacheIncompatibleError: See `rules.check_layers`.
+        """
+        first, last = rules.check_layers(
+            "src_layer_range", self.src, source.num_tensors, self.tensors_per_layer, side="source"
+        )
+        return first, last - first
+
     def tensors(self, source: CacheShape, target: CacheShape) -> tuple[int, int, int]:
         """First tensor of the source, first tensor of the target, and how many tensors of each.
 
@@ -165,7 +176,7 @@ class UniformMatch:
         self._remote_slices = tuple(remote_slices or none) if len(pairs) > 1 else tuple(remote_slices[:1])
         first = local_first // tensors_per_layer
         #: See `Matched`; what every transfer needs is made once.
-        self.names: Sequence[object] = range(first, first + count // tensors_per_layer)
+        self.names: range = range(first, first + count // tensors_per_layer)
         self.parts = self._parts(0, count)
         self.tensor_indexes = self._indexes(0, count)
 

@@ -53,6 +53,7 @@ class Transfers:
         steps: Sequence[Step] | None = None,
         cancel: CancelToken | None = None,
         after: object = None,
+        before: Callable[[int], None] | None = None,
         landed: Callable[[Step], None] | None = None,
         number: int | None = None,
     ) -> None:
@@ -63,6 +64,7 @@ class Transfers:
             steps: The same in steps, which are moved one after the other; None = in one.
             cancel: Looked at between steps, and within a step by engines that can.
             after: Event or events that must have happened before the first byte moves.
+            before: Called before each step with its position; may wait, and end the transfer by raising.
             landed: Called after each step, when its bytes are where they belong and can be trusted.
             number: What `called` returned for it, where the caller counts; None = count here.
 
@@ -79,7 +81,9 @@ class Transfers:
             steps = (request.whole,) if steps is None else steps
             run.start(steps, after)
             try:
-                for step in steps:
+                for position, step in enumerate(steps):
+                    if before is not None:
+                        before(position)
                     run.move(step)
                     if landed is not None:
                         landed(step)
@@ -205,7 +209,7 @@ class Run:
             error = failure(str(self), plan, step.tensor_indexes, outcome, end.state_after(outcome), self._landed())
             raise error from (outcome.ticket if isinstance(outcome.ticket, Exception) else None)
         try:
-            end.confirm(self._deadline)
+            end.confirm(self._op, self._deadline)
         except LinkLostError as error:
             error.outcome = outcome
             error.landed = self._landed()
