@@ -13,6 +13,7 @@ from array import array
 
 import cachecore as cc
 from cachecore import _core
+from cachecore.testing.harness import MemoryHarness
 
 
 def addresses_and_seeds(base, tensor, blocks, block_bytes, content=None):
@@ -27,14 +28,38 @@ class Owner:
 
     def __init__(self, cluster_id, listen):
         self.manager = cc.CacheManager(cluster_id, backend="host", listen=listen)
+        self.foreign = MemoryHarness(self.manager.backend, foreign=True)
+        self.addresses = {}
 
-    def register(self, tensors, blocks, block_bytes, model_id=0):
-        made = [self.manager.backend.allocate(blocks * block_bytes, cc.Placement.DEVICE) for _ in range(tensors)]
-        for tensor, allocation in enumerate(made):
-            _core.fill_blocks(*addresses_and_seeds(allocation.address, tensor, range(blocks), block_bytes), block_bytes)
+    def register(self, tensors, blocks, block_bytes, model_id=0, foreign=False):
+        """A cache of known content, in memory that readers map, or in memory that only system calls reach."""
+        if foreign:
+            made = [self.foreign.allocate(blocks * block_bytes) for _ in range(tensors)]
+        else:
+            made = [
+                self.manager.backend.allocate(blocks * block_bytes, cc.Placement.DEVICE).address for _ in range(tensors)
+            ]
+        for tensor, address in enumerate(made):
+            _core.fill_blocks(*addresses_and_seeds(address, tensor, range(blocks), block_bytes), block_bytes)
         desc = cc.CacheDesc(tensors, [blocks, block_bytes], cc.DataType.DT_UINT8)
         key = cc.BlocksCacheKey(self.manager.cluster_id, model_id)
-        return self.manager.register_blocks_cache(desc, [m.address for m in made], key).cache_id
+        cache_id = self.manager.register_blocks_cache(desc, made, key).cache_id
+        self.addresses[cache_id] = made
+        return cache_id
+
+    def wrong(self, cache_id, blocks, block_bytes, content=None, tensors=None):
+        """(tensor, position in `blocks`) of each block that does not hold what `content` says, None = its own."""
+        return [
+            (tensor, position)
+            for tensor, address in enumerate(self.addresses[cache_id])
+            if tensors is None or tensor in tensors
+            for position, _ in _core.find_mismatches(
+                *addresses_and_seeds(address, tensor, blocks, block_bytes, content), block_bytes
+            )
+        ]
+
+    def addresses_of(self, cache_id):
+        return self.addresses[cache_id]
 
     def unregister(self, cache_id, timeout=30.0):
         started = time.monotonic()
