@@ -59,6 +59,7 @@ from cachecore.notifications import Notification
 from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
 from cachecore.peer import Peer
 from cachecore.peers import InsecureLinkWarning, Security
+from cachecore.slices import BlockSlice
 from cachecore.stats import Stats
 from cachecore.types import (
     NO_ID,
@@ -86,6 +87,7 @@ __all__ = [
     "BackendError",
     "BlockLease",
     "BlockRange",
+    "BlockSlice",
     "BlocksCacheKey",
     "Cache",
     "CacheBusyError",

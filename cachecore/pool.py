@@ -130,7 +130,16 @@ class Pool:
             self._check_open()
             state.queues.setdefault(job.cluster_id, deque()).append(job)
             if state.queued > state.idle and len(state.threads) < state.most:
-                self._start(_work, f"cachecore-transfer-{len(state.threads)}", (state,))
+                number = len(state.threads)
+                thread = threading.Thread(target=_work, args=(state,), name=f"cachecore-transfer-{number}", daemon=True)
+                state.threads.append(thread)
+                try:
+                    thread.start()
+                except BaseException:
+                    state.threads.remove(thread)
+                    if not state.threads:  # nobody would ever run it
+                        self.remove(job)
+                        raise
             state.changed.notify()
 
     def apart(self, job: Job, name: str) -> None:
@@ -180,18 +189,6 @@ class Pool:
     def _check_open(self) -> None:
         if self._state.closed:
             raise ManagerClosedError("the manager is closed, or is being closed; no transfer can start")
-
-    def _start(self, target: Callable[..., None], name: str, arguments: tuple[object, ...]) -> None:
-        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
-        self._state.threads.append(thread)
-        try:
-            thread.start()
-        except BaseException:
-            self._state.threads.remove(thread)
-            if not self._state.threads:  # nobody would ever run what is queued
-                for job in self._state.drop():
-                    job.abandon()
-            raise
 
 
 def _work(state: _State) -> None:

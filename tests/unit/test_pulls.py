@@ -189,6 +189,7 @@ PROPERTY = settings(max_examples=150, deadline=None, suppress_health_check=[Heal
 @PROPERTY
 @given(cases("blocks"))
 def test_blocks_to_blocks(managers, case):
+    """Holes 2, 3 and 5: bounds of tensors and of merged runs, block sizes of both sides, runs that were cut."""
     with Caches(managers, case, True, True) as both:
         both.check(
             case,
@@ -202,6 +203,7 @@ def test_blocks_to_blocks(managers, case):
 @PROPERTY
 @given(cases("entry"), st.booleans())
 def test_entry_to_entry(managers, case, by_id):
+    """Hole 1: the other side's own stride, and bounds of its batch index."""
     with Caches(managers, case, False, False) as both:
         key = cc.CacheKeyByIdAndIndex(1, both.source_cache.cache_id, case["entry"])
         if not by_id:
@@ -218,6 +220,7 @@ def test_entry_to_entry(managers, case, by_id):
 @PROPERTY
 @given(cases("to blocks"), st.booleans())
 def test_entry_to_blocks(managers, case, by_id):
+    """Hole 6: entries behind the first were read past their end."""
     with Caches(managers, case, False, True) as both:
         key = cc.CacheKeyByIdAndIndex(1, both.source_cache.cache_id, case["entry"])
         if not by_id:
@@ -263,6 +266,7 @@ def test_a_pushed_entry(managers, case, by_id):
 
 
 def test_pushes_need_the_right_kind_of_cache_at_both_ends(managers, caches):
+    """Hole 7 too: too few tensors for one layer pushed nothing, and that was a success."""
     model, _, (paged, plain), (to_paged, to_plain) = caches
     reader = managers[1]
     by_blocks, by_entry = cc.BlocksCacheKey(1, model), cc.CacheKey(1, 7, model)
@@ -278,6 +282,71 @@ def test_pushes_need_the_right_kind_of_cache_at_both_ends(managers, caches):
         reader.push_cache(cc.CacheKeyByIdAndIndex(1, paged.cache_id), to_plain)
     with pytest.raises(cc.CacheIncompatibleError, match="tensor_num_per_layer is 3"):
         reader.push_cache(cc.CacheKeyByIdAndIndex(1, plain.cache_id), to_plain, tensor_num_per_layer=3)
+
+
+def cut(blocks, piece):
+    """The bytes of a slice (offset, nbytes, count, stride) of each block, as one row a block."""
+    offset, nbytes, count, stride = piece
+    return np.concatenate([blocks[:, offset + i * stride :][:, :nbytes] for i in range(count)], axis=1)
+
+
+def put(blocks, piece, rows):
+    """Put rows into a slice of each block."""
+    offset, nbytes, count, stride = piece
+    for i in range(count):
+        blocks[:, offset + i * stride :][:, :nbytes] = rows[:, i * nbytes : (i + 1) * nbytes]
+
+
+@pytest.mark.parametrize("layerwise", [False, True])
+@pytest.mark.parametrize("push", [False, True])
+def test_each_tensor_of_a_layer_can_move_another_part_of_its_blocks(managers, push, layerwise):
+    owner, reader = managers
+    source, target, model = made(4, 6, 48, 1), made(4, 5, 64, 2), next(model_ids)
+    expected = [tensor.copy() for tensor in target]
+    src = [(0, 24, 1, 0), (8, 4, 3, 12)]  # K: 24 bytes; V: 3 pieces of 4 bytes
+    dst = [(16, 8, 3, 16), (40, 12, 1, 0)]  # K: cut otherwise
+    key = cc.BlocksCacheKey(1, model)
+    named, plain = (target, source) if push else (source, target)
+    far, near = owner.register_blocks_tensors(named, blocks_cache_key=key), reader.register_blocks_tensors(plain)
+    more = {"src_slice": src, "dst_slice": [cc.BlockSlice(*piece) for piece in dst]}
+    if layerwise:
+        start = reader.push_blocks_async if push else reader.pull_blocks_async
+        start(key, near, [5, 0, 2], [1, 4, 3], layerwise=True, **more).wait(10)
+    else:
+        (reader.push_blocks if push else reader.pull_blocks)(key, near, [5, 0, 2], [1, 4, 3], **more)
+    for tensor in range(4):
+        rows = expected[tensor][[1, 4, 3]]
+        put(rows, dst[tensor % 2], cut(source[tensor][[5, 0, 2]], src[tensor % 2]))
+        expected[tensor][[1, 4, 3]] = rows
+        assert (target[tensor] == expected[tensor]).all()
+    reader.unregister_cache(near.cache_id, timeout=10)
+    owner.unregister_cache(far.cache_id, timeout=10)
+
+
+def test_caches_of_one_shape_have_no_layer_names(managers, caches):
+    model, _, _, (paged, _) = caches
+    with pytest.raises(cc.CacheValueError, match="use src_layer_range"):
+        managers[1].pull_blocks(cc.BlocksCacheKey(1, model), paged, [0], [0], layers=["0"])
+
+
+def test_what_was_found_out_about_a_peer_ends_with_its_link():
+    with (
+        cc.CacheManager(1, backend="host", listen="127.0.0.1:0") as owner,
+        cc.CacheManager(2, backend="host") as reader,
+    ):
+        source, target = [np.ones((2, 8), np.uint8)], [np.zeros((2, 8), np.uint8)]
+        first = owner.register_blocks_tensors(source, blocks_cache_key=cc.BlocksCacheKey(1))
+        cache = reader.register_blocks_tensors(target)
+        for value in (1, 2, 3):
+            if value != 2:  # 2: the same link, another cache of the same key
+                reader.link(1, owner.address, timeout=10)
+            reader.pull_blocks(cc.BlocksCacheKey(1), cache, [0], [0], tensor_num_per_layer=1)
+            assert (target[0][0] == value).all()
+            owner.unregister_cache(first.cache_id, timeout=10)
+            source = [np.full((2, 8), value + 1, np.uint8)]
+            first = owner.register_blocks_tensors(source, blocks_cache_key=cc.BlocksCacheKey(1))
+            if value == 2:
+                reader.unlink(1)
 
 
 @pytest.fixture

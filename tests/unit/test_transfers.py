@@ -258,6 +258,20 @@ def test_nothing_is_written_when_the_owner_does_not_answer_that_it_knows(setup):
     assert setup.engine.operations == [] and setup.nothing_counted()
 
 
+def test_what_was_written_over_a_lost_connection_is_no_success(setup):
+    """The lease may still hold: it is about memory, and says nothing of a peer that could use what was written."""
+    transfer = setup.engine.transfer
+
+    def lose(*arguments):
+        setup.link.state = "LOST"
+        return transfer(*arguments)
+
+    setup.engine.transfer = lose
+    with pytest.raises(LinkLostError) as caught:
+        setup.push()
+    assert caught.value.unknown[0] == BlockRange(10, 0, 2) and setup.nothing_counted()
+
+
 def test_destinations_at_a_peer_stay_quarantined_and_the_source_stays_in_use(setup):
     setup.engine.outcome = Outcome(
         OutcomeState.UNKNOWN, ((0, 2),), ((3, 4),), ((2, 3),), FailureCause.DEADLINE, ticket="ticket"
