@@ -1,0 +1,86 @@
+"""A long run of the model-based suite: `python tests/model --operations 100000 --managers three`.
+
+Ends with how often every operation succeeded and failed with each error. CACHECORE_EMULATE chooses the product.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+from modelsuite.base import COUNTS, TRANSFERS, WATCHERS
+from modelsuite.machine import SharedProcess, ThreeManagers, TwoManagers
+
+MACHINES = {"two": TwoManagers, "three": ThreeManagers, "shared": SharedProcess}
+
+
+def main() -> int:
+    """Run examples until enough operations were made."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--operations", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=0.0, help="go on for at least this long")
+    parser.add_argument("--managers", choices=MACHINES, default="two")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--shrink", action="store_true", help="look for the shortest example of a fault")
+    asked = parser.parse_args()
+    machine = MACHINES[asked.managers]
+    first = int(time.time()) if asked.seed is None else asked.seed
+    started = time.monotonic()
+    shown = [started]
+
+    def watch() -> None:
+        if time.monotonic() - shown[0] > 10:
+            shown[0] = time.monotonic()
+            print(f"{sum(COUNTS.values())} operations, {shown[0] - started:.0f} s", file=sys.stderr, flush=True)
+
+    WATCHERS.append(watch)
+    rounds = 0
+    while sum(COUNTS.values()) < asked.operations or time.monotonic() - started < asked.seconds:
+        run = seed(first + rounds)(machine)
+        run_state_machine_as_test(
+            run,
+            settings=settings(
+                max_examples=10,
+                stateful_step_count=300,
+                phases=(Phase.generate, Phase.shrink) if asked.shrink else (Phase.generate,),
+                deadline=None,
+                database=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+        rounds += 1
+    report(first, rounds, time.monotonic() - started)
+    return 0
+
+
+def report(first: int, rounds: int, seconds: float) -> None:
+    """What happened."""
+    names = sorted({name for name, _ in COUNTS})
+    for name in names:
+        outcomes = {outcome: count for (one, outcome), count in sorted(COUNTS.items()) if one == name}
+        print(f"{name:28s} " + ", ".join(f"{outcome} {count:,}" for outcome, count in outcomes.items()))
+    tried = sum(count for (name, _), count in COUNTS.items() if name in TRANSFERS)
+    done = sum(count for (name, outcome), count in COUNTS.items() if name in TRANSFERS and outcome == "ok")
+    print(
+        json.dumps(
+            {
+                "operations": sum(COUNTS.values()),
+                "transfers": tried,
+                "transfers_succeeded": round(done / max(tried, 1), 3),
+                "rarest": sorted((count, *key) for key, count in COUNTS.items())[:5],
+                "seeds": [first, first + rounds - 1],
+                "seconds": round(seconds),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

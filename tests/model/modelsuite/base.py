@@ -1,0 +1,211 @@
+"""The state machine's frame: workers, performing a call, comparing every byte afterwards, counting what happened."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize
+
+import cachecore as cc
+from cachecore.types import NO_ID
+from modelsuite import wire
+from modelsuite.oracle import Cache, Key, Node, Oracle, fresh
+
+#: (operation, "ok" or the name of the error) -> how often.
+COUNTS: Counter[tuple[str, str]] = Counter()
+#: Called after every operation; the long run shows its progress with it.
+WATCHERS: list[Callable[[], None]] = []
+#: Operations that move bytes.
+TRANSFERS = {
+    name + more
+    for name in ("pull_blocks", "push_blocks", "pull_cache", "push_cache")
+    for more in ("", "_async", " of an entry", "_async of an entry", " of layers", "_async of layers", " leased")
+} | {"copy_cache", "copy_blocks", "swap_blocks", "transfer_cache_async"}
+
+_pool: list[wire.Worker] = []
+#: The details of one operation. Shrinking drops operations and keeps the details of the others as they are: draws of
+#: hypothesis would make most operations alike, and too many of them fail.
+randoms = st.integers(0, 2**32 - 1).map(random.Random)
+
+
+def workers(count: int) -> list[wire.Worker]:
+    """As many worker processes, kept for all examples."""
+    while len(_pool) < count:
+        _pool.append(wire.Worker())
+    return _pool[:count]
+
+
+@atexit.register
+def end_workers() -> None:
+    """End the processes."""
+    while _pool:
+        _pool.pop().kill()
+
+
+def real_key(key: Key) -> object:
+    """The key as callers write it."""
+    kind, cluster, *rest = key
+    if kind == "blocks":
+        return cc.BlocksCacheKey(cluster, rest[0])
+    if kind == "req":
+        return cc.CacheKey(cluster, rest[0], rest[1])
+    if kind == "prefix":
+        return cc.CacheKey(cluster, NO_ID, rest[1], rest[0])
+    return cc.CacheKeyByIdAndIndex(cluster, rest[0], rest[1])
+
+
+class Frame(RuleBasedStateMachine):
+    """Real managers on one side, the oracle on the other."""
+
+    #: Clusters 1, 2, ... and the process that each lives in.
+    seats: tuple[int, ...] = (0, 1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        started = workers(max(self.seats) + 1)
+        self.workers = {cluster: started[process] for cluster, process in enumerate(self.seats, 1)}
+        self.oracle = Oracle()
+        self.addresses: dict[int, str] = {}
+        self.lives = 0
+
+    @initialize(seed=st.integers(0, 2**32 - 1))
+    def begin(self, seed: int) -> None:
+        for cluster in self.workers:
+            self.make(cluster, seed)
+        for me in self.nodes:
+            for other in self.nodes:
+                if me is not other:
+                    self.call(me, "link", other.cluster, self.addresses[other.cluster], timeout=30.0)
+                    me.links[other.cluster] = other.life
+
+    def make(self, cluster: int, seed: int) -> None:
+        """A new manager in a worker."""
+        facts = self.ask(cluster, "reset", seed)
+        self.lives += 1
+        self.addresses[cluster] = facts["address"]
+        self.oracle.nodes[cluster] = fresh(cluster, self.seats[cluster - 1], seed, self.lives, facts)
+
+    def teardown(self) -> None:
+        """Nothing may be left behind: `reset` closes each manager, which raises when memory is still in use."""
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All managers."""
+        return list(self.oracle.nodes.values())
+
+    def ask(self, cluster: int, what: str, *arguments: object, **more: object) -> object:
+        """Have the worker of a cluster do something."""
+        return self.workers[cluster].ask(cluster, what, *arguments, **more)
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def call(self, me: Node, method: str, *arguments: object, **more: object) -> object:
+        """Call and compare; returns the value or a `Failure`."""
+        answer = self.ask(me.cluster, "call", method, *arguments, **more)
+        self.last = me, answer
+        return answer.value
+
+    def perform(
+        self,
+        me: Node,
+        method: str,
+        arguments: Sequence[object],
+        errors: set[str],
+        effect: Callable[[object], None] | None = None,
+        *,
+        label: str = "",
+        **more: object,
+    ) -> object:
+        """Call a method that must succeed when `errors` is empty, and else fail with one of them and no effect."""
+        value = self.call(me, method, *arguments, **more)
+        name = label or method
+        shown = f"{method}({', '.join(map(repr, arguments))}, {more}) of cluster {me.cluster}"
+        if isinstance(value, wire.Failure):
+            if value.name not in errors:
+                self.fail(f"{shown} raised {value.name}, not one of {sorted(errors)}: {value.text}")
+            if value.landed or value.unknown:
+                self.fail(f"{shown} was refused and moved something: {value}")
+            COUNTS[name, value.name] += 1
+        else:
+            if errors:
+                self.fail(f"{shown} returned {value!r} and should have raised one of {sorted(errors)}")
+            if effect is not None:
+                effect(value)
+            COUNTS[name, "ok"] += 1
+        self.compare()
+        for watch in WATCHERS:
+            watch()
+        return value
+
+    def compare(self) -> None:
+        """Every byte of every manager is as the oracle says."""
+        called, answer = self.last
+        for node in self.nodes:
+            digests = answer.digests if node is called else self.ask(node.cluster, "digests")
+            expected = {name: hashlib.blake2b(data, digest_size=8).digest() for name, data in node.buffers.items()}
+            if digests != expected:
+                self.explain(node, digests, expected)
+
+    def explain(self, node: Node, digests: dict[str, bytes], expected: dict[str, bytes]) -> None:
+        """Fail with the first byte that differs."""
+        assert digests.keys() == expected.keys(), f"cluster {node.cluster} has the buffers {sorted(digests)}"
+        for name, data in node.buffers.items():
+            if digests[name] != expected[name]:
+                real = self.ask(node.cluster, "content", name)
+                first = next(i for i, (a, b) in enumerate(zip(real, data, strict=True)) if a != b)
+                wrong = sum(a != b for a, b in zip(real, data, strict=True))
+                self.fail(f"cluster {node.cluster}: buffer {name} differs from byte {first} on ({wrong} are wrong)")
+
+    @staticmethod
+    def fail(text: str) -> None:
+        """Say it at once: where timing plays a part, the repetitions that follow may not show it again."""
+        print(f"DIFFERENCE: {text}", file=sys.stderr, flush=True)
+        raise AssertionError(text)
+
+    # --- choices ----------------------------------------------------------------------------------------------------
+
+    def any_node(self, rnd: object) -> Node:
+        return rnd.choice(self.nodes)
+
+    def reachable(self, me: Node) -> list[Node]:
+        """Managers `me` can transfer with, itself included."""
+        return [me] + [n for n in self.nodes if n is not me and me.links.get(n.cluster) == n.life]
+
+
+def unused_id(node: Node) -> int:
+    """A cache id that was never given out."""
+    return node.last_id + 7
+
+
+def chance(rnd: object, share: float) -> bool:
+    """Whether something happens."""
+    return rnd.random() < share
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """For what the other side learns a moment later."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.002)
+
+
+__all__ = [
+    "COUNTS",
+    "TRANSFERS",
+    "WATCHERS",
+    "Cache",
+    "Frame",
+    "chance",
+    "randoms",
+    "real_key",
+    "unused_id",
+    "wait_until",
+]
