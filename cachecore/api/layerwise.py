@@ -95,6 +95,8 @@ class LayerwiseMethods(ManagerParts):
                     transfer.start(self._pool, apart=f"cachecore-layers-{next(_numbers)}")
                 except CacheError as error:
                     ready[index] = error
+                except Exception as error:  # noqa: BLE001  # those that were started must not lose their handle
+                    ready[index] = CacheError(f"a thread for a destination could not be started: {error}")
         return CacheTask(ready)
 
 
