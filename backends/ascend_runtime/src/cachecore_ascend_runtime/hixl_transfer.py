@@ -131,6 +131,10 @@ class Transfer:
                     continue
                 over = not failure.started or self._link.reset(generation)
                 found = failure
+            except BaseException:
+                # An interrupt in the thread that polls: nobody would ever ask whether the batch under way has stopped.
+                self._link.reset(generation)
+                raise
             finally:
                 self._link.release()
             return self._judge(found, Ticket(self._link, generation), over)

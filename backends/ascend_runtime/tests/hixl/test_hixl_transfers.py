@@ -218,3 +218,26 @@ def test_a_plan_outside_registered_memory_never_reaches_the_module(world, double
         outcome = engine.transfer(world.peer, plan, READ, world.soon())
         assert (outcome.state, outcome.cause, outcome.untouched) == (OutcomeState.FAILED, cause, ((0, 4),))
     assert double.names(*LINKS) == ["connect"]
+
+
+class Interrupt:
+    """A cancel token at which an interrupt reaches the thread that polls."""
+
+    def __init__(self, double):
+        self.double = double
+
+    @property
+    def cancelled(self):
+        if "transfer_async" in self.double.names():
+            raise KeyboardInterrupt
+        return False
+
+
+def test_an_interrupt_leaves_nothing_under_way(world, double, small):
+    engine, _, _, plan = world.connected(chunks=10, nbytes=10 * 512)
+    double.stuck = True
+    with pytest.raises(KeyboardInterrupt):
+        engine.transfer(world.peer, plan, READ, world.soon(), Interrupt(double))
+    assert double.names(*LINKS)[-2:] == ["transfer_async", "disconnect"]
+    double.stuck = False
+    assert engine.transfer(world.peer, plan, READ, world.soon()).state is OutcomeState.DONE
