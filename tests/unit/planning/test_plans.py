@@ -187,6 +187,8 @@ def test_blocks_must_exist_in_every_part() -> None:
     assert plan_parts(parts, [4], [5]).blocks == 3
     with pytest.raises(errors.CacheValueError, match=r"dst_blocks\[0\] is 5; the cache has 5 blocks"):
         plan_parts(parts, [5], [0])
+    with pytest.raises(errors.CacheValueError, match=r"src_blocks\[0\] is 6; the cache has 6 blocks"):
+        plan_parts(parts, [0], [6])
     with pytest.raises(errors.CacheValueError, match="dst_blocks has 6 ids; the cache has only 5 blocks"):
         plan_parts([Part(part.remote, part.local) for part in parts], range(6), range(6), destination="remote")
     with pytest.raises(errors.CacheValueError, match="parts is empty"):
