@@ -39,7 +39,10 @@ def test_every_thread_is_bound_before_its_first_job():
     jobs = [Job(1, order, go) for _ in range(4)]
     for job in jobs:
         pool.submit(job)
+    wait_for(lambda: pool.running == 2)
     go.set()
+    for job in jobs:
+        assert job.ended.wait(20)
     close(pool)
     names = {name for name, _ in order}
     assert names == {"cachecore-transfer-0", "cachecore-transfer-1"}
@@ -67,7 +70,7 @@ def test_a_job_that_raises_ends_nobody_but_itself(caplog):
     pool, after = Pool(lambda: None, 1), Job(1, [])
     pool.submit(Raising(1, []))
     pool.submit(after)
-    assert after.ended.wait(20)
+    assert after.ended.wait(20)  # by the same thread
     close(pool)
     assert "inside a job" in caplog.text and pool.running == 0
 
