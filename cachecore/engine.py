@@ -201,7 +201,14 @@ class TransferEngine(abc.ABC):
 
     @abc.abstractmethod
     def update(self, peer: PeerIdentity, added: Sequence[RemoteRegion], removed: Sequence[RemoteRegion]) -> None:
-        """A connected peer registered or deregistered memory."""
+        """A connected peer registered or deregistered memory.
+
+        Args:
+            peer: Which.
+            added: Regions that can be reached from now on.
+            removed: Regions that are not used any more and are about to be deregistered; some may never have been added.
+                Where both are empty, the peer deregisters memory that this side was never told of.
+        """
 
     @abc.abstractmethod
     def disconnect(self, peer: PeerIdentity, deadline: float) -> bool:

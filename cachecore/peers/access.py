@@ -97,26 +97,42 @@ class EngineAccess:
             cache.regions, cache.usable = regions, True
 
     def forget(self, cache: RemoteCache) -> None:
-        """The cache is not used any more: the engine forgets what no other cache needs. In the worker."""
+        """The cache is not used any more: the engine forgets what no other cache needs. In the worker.
+
+        It hears of memory that was never used too: some engines must end their native link before the owner can
+        deregister anything.
+        """
         binding = self.binding
         if binding is None:
             return
         with binding.lock:
-            if not (cache.usable and self.connected):
+            if not self.connected:
                 return
+            regions = cache.regions if cache.usable else cache.regions_for(binding.wire_id)
+            if cache.usable:
+                self._users.subtract(regions)
             cache.usable = False
-            gone = []
-            for region in cache.regions:
-                self._users[region] -= 1
-                if not self._users[region]:
-                    del self._users[region]
-                    gone.append(region)
+            gone = [region for region in dict.fromkeys(regions) if not self._users[region]]
+            for region in gone:
+                del self._users[region]
             if gone:
-                try:
-                    binding.engine.update(self._peer, [], gone)
-                except Exception:
-                    # Nothing is read from there any more, which is all that the owner must know.
-                    _logger.exception("engine %s did not forget cache %d", binding.wire_id, cache.cache_id)
+                self._update(binding, gone, f"cache {cache.cache_id}")
+
+    def forget_unknown(self) -> None:
+        """The peer takes back caches that this side never heard of. In the worker."""
+        binding = self.binding
+        if binding is None:
+            return
+        with binding.lock:
+            if self.connected:
+                self._update(binding, [], "caches it never knew")
+
+    def _update(self, binding: EngineBinding, gone: Sequence[RemoteRegion], what: str) -> None:
+        try:
+            binding.engine.update(self._peer, [], gone)
+        except Exception:
+            # Nothing is read from there any more, which is all that the owner must know.
+            _logger.exception("engine %s did not forget %s", binding.wire_id, what)
 
     def release(self, deadline: float) -> bool:
         """Take the access away. Returns whether everything the engine started towards this peer is quiescent.

@@ -90,6 +90,9 @@ class Dialogue:
         #: Notifications to the owner.
         self.notices = Notices(peer, post.numbers, self._send_notice)
         self._incoming = partial(post.inbox.put, identity)
+        #: Called with caches that the peer takes back and this side does not know, never waits; they are to be said
+        #: to be retired.
+        self.on_unknown: Callable[[tuple[int, ...]], None] = self._send_retired
         #: "LINKING", "LINKED", "STALLED" or "LOST".
         self.state = "LINKING"
         self.lost_because = ""
@@ -169,10 +172,10 @@ class Dialogue:
         """Ask for a renewal of the lease now instead of at the next interval."""
         self._service.submit(self._ping)
 
-    def say_retired(self, cache_id: int) -> None:
-        """The cache is let go. Where the message does not get through, the owner asks again."""
+    def say_retired(self, *cache_ids: int) -> None:
+        """The caches are let go. Where the message does not get through, the owner asks again."""
         with contextlib.suppress(CacheError):
-            self._service.submit(lambda: self._send_retired((cache_id,)))
+            self._service.submit(lambda: self._send_retired(cache_ids))
 
     def abandon(self, reason: str) -> None:
         """Drop the connection, whatever is still running. The owner then waits until the lease is over."""
@@ -274,7 +277,7 @@ class Dialogue:
         elif isinstance(message, Retiring):
             unknown = self._usage.retire(message.cache_ids)
             if unknown:
-                self._send_retired(unknown)
+                self.on_unknown(unknown)
         elif isinstance(message, Linked):
             self._answered(message.sequence)
             self._expect(message.number)

@@ -82,7 +82,7 @@ class Link:
             self.identity,
             post,
         )
-
+        self.dialogue.on_unknown = lambda cache_ids: worker.submit(partial(self._forget_unknown, cache_ids))
         #: Compares caches of this manager with the peer's, see `watch_layouts`.
         self._compare: Callable[[Sequence[RemoteCache]], tuple[str, ...]] = lambda caches: ()
         self._differences: tuple[str, ...] = ()
@@ -340,6 +340,11 @@ class Link:
         self._access.forget(cache)
         if self._usage.forget(cache):
             self.dialogue.say_retired(cache.cache_id)
+
+    def _forget_unknown(self, cache_ids: tuple[int, ...]) -> None:
+        """The owner takes back caches that were never known here. In the worker."""
+        self._access.forget_unknown()
+        self.dialogue.say_retired(*cache_ids)
 
     def _clean_up(self) -> None:
         if self.state == "LOST" and self._usage.idle:

@@ -268,9 +268,23 @@ def test_retiring_waits_for_what_runs_and_refuses_what_would_start(link, owner):
     assert [one.cache_ids for one in owner.heard if isinstance(one, Retired)] == [(1,)]
 
 
-def test_a_cache_never_heard_of_is_let_go_at_once(link, owner):
+def test_a_cache_never_heard_of_is_let_go_at_once_and_the_engine_hears_of_it(link, owner, engine):
+    """Some engines must end their native link before the owner can deregister any memory, also what they never knew."""
     owner.push(Retiring((77, 78)))
     until(lambda: owner.count(Retired) == 1)
+    assert engine.calls[1:] == [("update", 0, 0)]
+
+
+def test_the_engine_hears_that_memory_goes_that_it_never_used(link, owner, engine):
+    own = RegionRecord(1 << 30, 1 << 16, Placement.HOST, b"own")
+    owner.push(Changes(1, 2, (record(2), record(4, region=own)), ()))
+    until(lambda: link.number == 2)
+    owner.push(Retiring((4,)))
+    until(lambda: owner.count(Retired) == 1)
+    assert engine.calls[1:] == [("update", 0, 1)]
+    owner.push(Retiring((2,)))
+    until(lambda: owner.count(Retired) == 2)
+    assert engine.calls[2:] == []  # cache 1 lies in the same region
 
 
 def test_a_removal_while_reading_ends_the_cache_only_after_the_reading(link, owner, engine):

@@ -199,7 +199,7 @@ class HixlEngine(TransferEngine):
 
         New memory is reached over a link that is made anew before the next transfer. For memory that is taken back,
         the link is cut now, because the peer cannot deregister it before; where transfers run for longer than 5 s, the
-        last one cuts it.
+        last one cuts it. The same where nothing is named, because the memory was never known here.
         """
         self._enter()
         with self._lock:
@@ -207,7 +207,7 @@ class HixlEngine(TransferEngine):
         if known is None:
             raise CacheValueError(f"{peer} is not connected")
         known.change(added, removed)
-        if removed:
+        if removed or not added:
             known.link.cut(time.monotonic() + _PATIENCE, _HOLD_OFF, insist=True)
         if added:
             known.link.changed_there()

@@ -89,6 +89,13 @@ def test_memory_taken_back_cuts_the_link_at_once_and_is_not_moved_again(world, d
     assert time.monotonic() - begun > 0.2, "the link was made again before its owner could deregister"
 
 
+def test_memory_taken_back_that_was_never_known_cuts_the_link_too(world, double):
+    engine, _, _, plan = world.connected()
+    engine.update(world.peer, [], [])
+    assert not double.linked, "its owner could not deregister it"
+    assert engine.transfer(world.peer, plan, READ, world.soon()).state is OutcomeState.DONE
+
+
 def test_memory_taken_back_under_a_long_transfer_cuts_the_link_when_that_ends(world, double, eventually, monkeypatch):
     monkeypatch.setattr("cachecore_ascend_runtime.hixl_engine._PATIENCE", 0.05)
     engine, _, remote, plan = world.connected()
