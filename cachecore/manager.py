@@ -243,12 +243,13 @@ class CacheManager(
         if os.getpid() != self._pid:
             return  # a forked child owns nothing of it
         deadline = arguments.deadline("timeout", timeout)
+        self._closing = True
+        self._peers.inbox.close()  # nobody can read it any more: peers that notify now are told so
+        # Outside of the lock: callbacks of transfers that never started run in here, and may close the manager too.
+        ended = self._pool.close(deadline)  # if not, what follows says which memory is still in use
         with self._close_lock:
             if self._closed:
                 return
-            self._closing = True
-            self._peers.inbox.close()  # nobody can read it any more: peers that notify now are told so
-            ended = self._pool.close(deadline)  # if not, what follows says which memory is still in use
             with self._retirement.retired(self._registry.caches(), deadline) as caches:
                 held = self._transfers.quarantine.wait_empty(deadline)
                 if held:

@@ -376,3 +376,16 @@ def test_an_exit_with_running_transfers_ends(tmp_path):
     )
     assert (run.returncode, run.stdout) == (0, "leaving\n"), run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_a_callback_may_close_the_manager(pair):
+    """Also one that runs inside `close`, because the transfer never started."""
+    go, ended = threading.Event(), []
+    running = [pair.pull([block], after=go) for block in range(2)]  # as many as there are threads
+    queued = pair.pull([5])
+    queued.add_done_callback(lambda transfer: go.set())
+    queued.add_done_callback(lambda transfer: pair.reader.close(timeout=10))
+    closer = threading.Thread(target=lambda: ended.append(pair.reader.close(timeout=10)), daemon=True)
+    closer.start()
+    closer.join(20)
+    assert ended == [None] and all(transfer.done for transfer in running)
