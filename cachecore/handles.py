@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from cachecore import _arguments as arguments
 from cachecore.engine import CancelToken
-from cachecore.errors import CacheTimeoutError, CacheValueError, TransferCancelledError
+from cachecore.errors import CacheTimeoutError, CacheValueError, ForkedProcessError, TransferCancelledError
 from cachecore.pool import Pool
 from cachecore.requests import Request, Step
 from cachecore.transfers import Transfers
@@ -51,6 +53,7 @@ class Transfer:
         layerwise: bool = True,
         gate: Callable[[int, CancelToken], None] | None = None,
     ) -> None:
+        self._pid = os.getpid()
         self._transfers = transfers
         self._gate = gate
         self._after = after
@@ -95,6 +98,7 @@ class Transfer:
             CacheTimeoutError: It had not ended by then; it goes on.
             CacheError: What the call that is not asynchronous would have raised.
             TransferCancelledError: It was cancelled, with what had landed.
+            ForkedProcessError: This process is a fork of the one that started it; the threads are there.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -109,6 +113,7 @@ class Transfer:
         Raises:
             CacheTimeoutError: It had not ended by then; it goes on.
         """
+        self._check_process()
         with self._changed:
             self._wait_for(lambda: self._finished, timeout, "it")
             return self._error
@@ -130,10 +135,15 @@ class Transfer:
         """
         if isinstance(layer, str):
             if layer not in self._names:
-                raise CacheValueError(f"layer is {layer!r}, which is none of the layers that move")
+                shown = ", ".join(map(repr, self._names[:8])) + (", ..." if len(self._names) > 8 else "")
+                raise CacheValueError(
+                    f"layer is {layer!r}, which is none of the layers that move ({shown}); give the name of one of them, or "
+                    "its position"
+                )
             position = self._names.index(layer)
         else:
             position = arguments.integer("layer", layer, 0, len(self._names) - 1)
+        self._check_process()
         with self._changed:
             self._by_layer = True
             self._wait_for(lambda: self._finished or self._layers_done > position, timeout, f"layer {layer}")
@@ -145,6 +155,7 @@ class Transfer:
 
         Where an engine cannot stop, a transfer ends at the next layer or at its deadline.
         """
+        self._check_process()
         self._cancel.cancel()
         pool = self._pool
         if pool is not None and pool.remove(self):
@@ -157,6 +168,7 @@ class Transfer:
         """
         if not callable(callback):
             raise arguments.wrong_type("callback", callback, "a function that takes the transfer")
+        self._check_process()
         with self._changed:
             if not self._finished:
                 self._callbacks.append(callback)
@@ -175,16 +187,19 @@ class Transfer:
                 loop.call_soon_threadsafe(ended.set)
 
         self.add_done_callback(tell)
-        try:
-            await ended.wait()
-        except asyncio.CancelledError:
-            self.cancel()
-            # Whoever is told that this was cancelled may reuse the blocks: not before nothing writes them any more.
-            await ended.wait()
-            raise
-        error = self._error
-        if error is not None:
-            raise error
+        cancelled: asyncio.CancelledError | None = None
+        # Whoever is told that this was cancelled may reuse the blocks: not before nothing writes them any more, however
+        # often it is cancelled.
+        while not ended.is_set():
+            try:
+                await ended.wait()
+            except asyncio.CancelledError as error:
+                cancelled = cancelled or error
+                self.cancel()
+        if cancelled is not None:
+            raise cancelled
+        if self._error is not None:
+            raise self._error
 
     def __repr__(self) -> str:
         state = "running" if not self._finished else "done" if self._error is None else type(self._error).__name__
@@ -234,6 +249,8 @@ class Transfer:
                 number=self._number,
             )
         except BaseException as error:  # noqa: BLE001  # it belongs to whoever waits
+            del request
+            traceback.clear_frames(error.__traceback__)  # they refer to caches and blocks, and the error may be kept
             self._finish(error)
         else:
             self._finish(None)
@@ -271,14 +288,22 @@ class Transfer:
         transfers.ended(self.cluster_id, self._number)
         if isinstance(error, TransferCancelledError):
             transfers.counters.cancellation()
-        for callback in callbacks:
-            self._call(callback)
+        with contextlib.ExitStack() as calls:  # one that raises SystemExit or the like does not keep the others from it
+            for callback in reversed(callbacks):
+                calls.callback(self._call, callback)
 
     def _call(self, callback: Callable[[Transfer], object]) -> None:
         try:
             callback(self)
         except Exception:  # noqa: BLE001
             _log.exception("a callback of a transfer raised")
+
+    def _check_process(self) -> None:
+        if not self._finished and os.getpid() != self._pid:
+            raise ForkedProcessError(
+                f"this transfer was started by process {self._pid} and this is its fork {os.getpid()}, where no thread "
+                "moves it: wait for it in the process that started it"
+            )
 
     def _wait_for(self, condition: Callable[[], bool], timeout: float | None, what: str) -> None:
         """With the lock held."""

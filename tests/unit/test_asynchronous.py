@@ -2,11 +2,13 @@
 
 import asyncio
 import concurrent.futures
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -389,3 +391,71 @@ def test_a_callback_may_close_the_manager(pair):
     closer.start()
     closer.join(20)
     assert ended == [None] and all(transfer.done for transfer in running)
+
+
+def test_a_task_that_is_cancelled_twice_still_waits_until_nothing_moves(pair):
+    go = threading.Event()
+
+    class Deaf:
+        def synchronize(self):
+            assert go.wait(20)
+
+    async def main():
+        transfer = pair.pull(after=Deaf())
+        task = asyncio.ensure_future(transfer)
+        for _ in range(2):
+            await asyncio.sleep(0.05)
+            task.cancel()
+        await asyncio.sleep(0.05)
+        assert not task.done() and not transfer.done
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert transfer.done
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # forking beside threads, which is the point
+def test_a_forked_child_is_told_instead_of_waiting_for_threads_it_does_not_have(pair):
+    go = threading.Event()
+    transfer = pair.pull(after=go)
+    child = os.fork()
+    if not child:
+        told = []
+        for call in (transfer.wait, transfer.cancel, lambda: transfer.wait_layer(0), lambda: transfer.exception(0)):
+            try:
+                call()
+            except cc.ForkedProcessError:
+                told.append(call)
+        os._exit(len(told))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+    go.set()
+    transfer.wait(10)
+
+
+def test_a_callback_that_exits_does_not_keep_the_others_from_being_called(pair, caplog):
+    go, called = threading.Event(), threading.Event()
+    transfer = pair.pull(after=go)
+    transfer.add_done_callback(lambda transfer: sys.exit(3))
+    transfer.add_done_callback(lambda transfer: called.set())
+    go.set()
+    assert called.wait(10)
+    transfer.wait(0)
+
+
+def test_the_handle_of_a_failed_transfer_keeps_no_cache_alive(pair):
+    class Watched(np.ndarray):
+        pass
+
+    tensors = [np.zeros((BLOCKS, BLOCK), np.uint8).view(Watched) for _ in range(LAYERS)]
+    gone = weakref.ref(tensors[0])
+    cache = pair.reader.register_blocks_tensors(tensors)
+    transfer = pair.reader.pull_blocks_async(
+        cc.BlocksCacheKey(1), cache, [0], [0], tensor_num_per_layer=1, after=threading.Event(), timeout=0.05
+    )
+    assert isinstance(transfer.exception(10), cc.TransferTimeoutError)
+    pair.reader.unregister_cache(cache)
+    del tensors, cache
+    gc.collect()
+    assert gone() is None
