@@ -133,8 +133,8 @@ def plan_blocks(
         destination == "local",
         local_name,
         remote_name,
-        _fields(local_slice),
-        _fields(remote_slice),
+        None if local_slice is None else _fields(local_slice),
+        None if remote_slice is None else _fields(remote_slice),
         same_process,
     )
 

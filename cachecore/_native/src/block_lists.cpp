@@ -1,6 +1,7 @@
 #include "block_lists.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "refusal.hpp"
 
@@ -20,6 +21,17 @@ std::string item_name(const BlockList &list, std::size_t position) {
 
 bool ascending(const Ids &ids) {
     return std::adjacent_find(ids.begin(), ids.end(), [](auto a, auto b) { return a >= b; }) == ids.end();
+}
+
+// Smallest and largest id. Without branches: std::minmax_element mispredicts half of them on scattered ids.
+std::pair<std::uint64_t, std::uint64_t> span_of_ids(const Ids &ids) {
+    std::uint64_t low = ids.front();
+    std::uint64_t high = low;
+    for (const std::uint64_t id : ids) {
+        low = std::min(low, id);
+        high = std::max(high, id);
+    }
+    return {low, high};
 }
 
 // Which ids of a span are present. A few ids far apart have none: sorting them is cheaper than clearing a bitmap of the
@@ -74,8 +86,8 @@ void check_duplicates(const BlockList &list) {
     if (ascending(list.ids)) {
         return;
     }
-    const auto [low, high] = std::minmax_element(list.ids.begin(), list.ids.end());
-    if (!Bitmap::fits(list.ids, *low, *high)) {
+    const auto [low, high] = span_of_ids(list.ids);
+    if (!Bitmap::fits(list.ids, low, high)) {
         Ids sorted = list.ids;
         std::sort(sorted.begin(), sorted.end());
         const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
@@ -84,7 +96,7 @@ void check_duplicates(const BlockList &list) {
         }
         return;
     }
-    Bitmap seen(*low, *high);
+    Bitmap seen(low, high);
     for (const std::uint64_t id : list.ids) {
         if (!seen.add(id)) {
             refuse_duplicate(list, id);
@@ -99,9 +111,9 @@ std::size_t find_missing(const Ids &allowed, const Ids &ids) {
     if (allowed.empty()) {
         return 0;
     }
-    const auto [low, high] = std::minmax_element(allowed.begin(), allowed.end());
-    if (Bitmap::fits(allowed, *low, *high)) {
-        Bitmap present(*low, *high);
+    const auto [low, high] = span_of_ids(allowed);
+    if (Bitmap::fits(allowed, low, high)) {
+        Bitmap present(low, high);
         for (const std::uint64_t id : allowed) {
             present.add(id);
         }
