@@ -14,7 +14,13 @@ from typing import Any, NamedTuple
 
 from cachecore import _arguments as arguments
 from cachecore.engine import CancelToken
-from cachecore.errors import CacheTimeoutError, CacheValueError, ForkedProcessError, TransferCancelledError
+from cachecore.errors import (
+    CacheTimeoutError,
+    CacheValueError,
+    ForkedProcessError,
+    TransferCancelledError,
+    TransferTimeoutError,
+)
 from cachecore.pool import Pool
 from cachecore.requests import Request, Step
 from cachecore.transfers import Transfers
@@ -57,7 +63,8 @@ class Transfer:
         self._transfers = transfers
         self._gate = gate
         self._after = after
-        self._deadline = request.deadline
+        #: See `Job`.
+        self.deadline = request.deadline
         self._with = str(request.end)
         #: See `Job`.
         self.cluster_id = request.end.cluster_id
@@ -260,6 +267,15 @@ class Transfer:
         self._finish(
             TransferCancelledError(
                 f"the manager was closed before the transfer with {self._with} started; nothing moved"
+            )
+        )
+
+    def expire(self) -> None:
+        """See `Job`."""
+        self._finish(
+            TransferTimeoutError(
+                f"the transfer with {self._with} did not start: all threads were busy until its deadline. Nothing moved; "
+                'give a longer timeout, or more threads with the option "manager.transfer_threads"'
             )
         )
 

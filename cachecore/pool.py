@@ -1,13 +1,15 @@
 """The threads that run asynchronous transfers of one manager: few, started when needed, fair between peers.
 
 A job waits in the queue of its cluster. A free thread takes from the cluster with the fewest jobs running, so that a
-peer that does not answer cannot hold up transfers with others for as long as a thread is left.
+peer that does not answer cannot hold up transfers with others for as long as a thread is left. A job whose deadline
+passes while it waits is taken out.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import threading
 import time
@@ -16,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from cachecore.errors import ManagerClosedError
+from cachecore.errors import CacheError, ManagerClosedError
 
 __all__ = ["Job", "Pool"]
 
@@ -32,6 +34,10 @@ class Job(Protocol):
     def cluster_id(self) -> int:
         """Whose turn it is when it runs."""
 
+    @property
+    def deadline(self) -> float:
+        """When it must have started, on `time.monotonic()`."""
+
     def run(self) -> None:
         """Do it; reports its errors itself."""
 
@@ -39,7 +45,10 @@ class Job(Protocol):
         """Ask it to end early; returns at once. May be called at any time, also more than once."""
 
     def abandon(self) -> None:
-        """It was never run and never will be."""
+        """It was never run and never will be: the pool was closed."""
+
+    def expire(self) -> None:
+        """It was never run and never will be: its deadline has passed."""
 
 
 class _State:
@@ -49,7 +58,12 @@ class _State:
         self.bind_thread = bind_thread
         self.most = most
         #: Reentrant: collecting garbage may run `_leave` in a thread that holds it.
-        self.changed = threading.Condition()
+        lock = threading.RLock()
+        self.changed = threading.Condition(lock)
+        #: Wakes the thread that takes out what is too late.
+        self.sooner = threading.Condition(lock)
+        self.keeper: threading.Thread | None = None
+        self.soonest = math.inf  # until when that thread sleeps
         self.queues: dict[int, deque[Job]] = {}
         self.running: dict[int, int] = {}
         self.jobs: set[Job] = set()
@@ -89,10 +103,45 @@ class _State:
             self.last_turn.pop(cluster_id, None)
 
     def drop(self) -> list[Job]:
-        """Take everything out of the queues. With the lock held."""
+        """Take everything out of the queues, for good. With the lock held."""
         dropped = [job for queue in self.queues.values() for job in queue]
         self.queues.clear()
+        self.closed = True
+        self.changed.notify_all()
+        self.sooner.notify_all()
         return dropped
+
+    def remove(self, job: Job) -> bool:
+        """Take a job out of its queue; whether it was there. With the lock held."""
+        queue = self.queues.get(job.cluster_id)
+        if queue is None or job not in queue:
+            return False
+        queue.remove(job)
+        if not queue:
+            del self.queues[job.cluster_id]
+        return True
+
+    def take_late(self, now: float) -> list[Job]:
+        """Take out the jobs whose deadline has passed; notes the next one. With the lock held."""
+        waiting = [job for queue in self.queues.values() for job in queue]
+        self.soonest = min((job.deadline for job in waiting), default=math.inf)
+        return [job for job in waiting if job.deadline <= now and self.remove(job)] if self.soonest <= now else []
+
+    def keep_deadlines(self) -> None:
+        """See to it that what waits does so until its deadline at most. With the lock held."""
+        if self.keeper is None:
+            self.keeper = threading.Thread(
+                target=_keep_deadlines, args=(self,), name="cachecore-transfer-deadlines", daemon=True
+            )
+            try:
+                _start(self.keeper)
+            except BaseException as error:
+                self.keeper = None
+                if not isinstance(error, CacheError):
+                    raise
+                _log.warning("transfers that wait for a thread may do so past their deadline: %s", error)
+        else:
+            self.sooner.notify_all()
 
 
 class Pool:
@@ -124,52 +173,59 @@ class Pool:
 
         Raises:
             ManagerClosedError: The pool takes no jobs any more.
+            CacheError: There is no thread, and none can be started.
         """
         state = self._state
         with state.changed:
             self._check_open()
             state.queues.setdefault(job.cluster_id, deque()).append(job)
-            if state.queued > state.idle and len(state.threads) < state.most:
-                number = len(state.threads)
-                thread = threading.Thread(target=_work, args=(state,), name=f"cachecore-transfer-{number}", daemon=True)
-                state.threads.append(thread)
-                try:
-                    thread.start()
-                except BaseException:
-                    state.threads.remove(thread)
-                    if not state.threads:  # nobody would ever run it
-                        self.remove(job)
-                        raise
+            try:
+                if not self._add_thread() and state.queued > state.idle and job.deadline < state.soonest:
+                    state.keep_deadlines()
+            except BaseException:
+                state.remove(job)
+                raise
             state.changed.notify()
+
+    def _add_thread(self) -> bool:
+        """Start one more where that helps; whether it did. With the lock held."""
+        state = self._state
+        number = len(state.threads)
+        if state.queued <= state.idle or number >= state.most:
+            return False
+        thread = threading.Thread(target=_work, args=(state,), name=f"cachecore-transfer-{number}", daemon=True)
+        state.threads.append(thread)
+        try:
+            _start(thread)
+        except BaseException as error:
+            if thread.ident is None:
+                state.threads.remove(thread)
+            if not isinstance(error, CacheError) or not state.threads:  # nobody would ever run the job
+                raise
+            return False
+        return True
 
     def apart(self, job: Job, name: str) -> None:
         """Run a job in a thread of its own: it waits for what the caller does, which may need the other threads.
 
         Raises:
             ManagerClosedError: The pool takes no jobs any more.
+            CacheError: No thread can be started.
         """
         state = self._state
         with state.changed:
             self._check_open()
             state.jobs.add(job)
             try:
-                thread = threading.Thread(target=_work_once, args=(state, job), name=name, daemon=True)
-                thread.start()
+                _start(threading.Thread(target=_work_once, args=(state, job), name=name, daemon=True))
             except BaseException:
                 state.jobs.discard(job)
                 raise
 
     def remove(self, job: Job) -> bool:
         """Take a job out of its queue. Returns whether it was there: it will not run then."""
-        state = self._state
-        with state.changed:
-            queue = state.queues.get(job.cluster_id)
-            if queue is None or job not in queue:
-                return False
-            queue.remove(job)
-            if not queue:
-                del state.queues[job.cluster_id]
-            return True
+        with self._state.changed:
+            return self._state.remove(job)
 
     def close(self, deadline: float) -> bool:
         """Take no more jobs, abandon those that wait, and wait for those that run. Can be repeated.
@@ -179,9 +235,7 @@ class Pool:
         """
         state = self._state
         with state.changed:
-            state.closed = True
             dropped = state.drop()
-            state.changed.notify_all()
         for job in dropped:
             job.abandon()
         return _wait(state, deadline)
@@ -189,6 +243,39 @@ class Pool:
     def _check_open(self) -> None:
         if self._state.closed:
             raise ManagerClosedError("the manager is closed, or is being closed; no transfer can start")
+
+
+def _start(thread: threading.Thread) -> None:
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise CacheError(
+            f"the thread {thread.name} could not be started: {error}. End other threads, or raise the limit of this user "
+            "or container"
+        ) from error
+
+
+def _keep_deadlines(state: _State) -> None:
+    """Take out what is too late; ends when nothing waits."""
+    while True:
+        with state.changed:
+            now = time.monotonic()
+            late = state.take_late(now)
+            if not late:
+                if not state.queues:
+                    state.keeper, state.soonest = None, math.inf
+                    return
+                state.sooner.wait(min(state.soonest - now, threading.TIMEOUT_MAX))
+        _expire(late)
+        del late
+
+
+def _expire(jobs: list[Job]) -> None:
+    for job in jobs:
+        try:
+            job.expire()
+        except BaseException:  # noqa: BLE001
+            _log.exception("what a transfer calls at its end raised")
 
 
 def _work(state: _State) -> None:
@@ -243,9 +330,7 @@ def _leave(state: _State, pid: int) -> None:
     if os.getpid() != pid:
         return  # in a forked child there are no such threads, and a lock may be held for ever
     with state.changed:
-        state.closed = True
         dropped, running = state.drop(), list(state.jobs)
-        state.changed.notify_all()
     for job in dropped:
         job.abandon()
     for job in running:

@@ -459,3 +459,17 @@ def test_the_handle_of_a_failed_transfer_keeps_no_cache_alive(pair):
     del tensors, cache
     gc.collect()
     assert gone() is None
+
+
+def test_a_transfer_that_waits_for_a_thread_ends_at_its_deadline(pair):
+    go = threading.Event()
+    running = [pair.pull([block], after=go) for block in range(2)]
+    late, told = pair.pull([5], timeout=0.1), threading.Event()
+    late.add_done_callback(lambda transfer: told.set())
+    assert told.wait(10)
+    with pytest.raises(cc.TransferTimeoutError, match=r"did not start.*manager\.transfer_threads"):
+        late.wait(0)
+    go.set()
+    for transfer in running:
+        transfer.wait(10)
+    assert not pair.here[0][5].any()

@@ -6,13 +6,14 @@ import time
 
 import pytest
 
-from cachecore.errors import ManagerClosedError
+from cachecore.errors import CacheError, ManagerClosedError
 from cachecore.pool import Pool
 
 
 class Job:
-    def __init__(self, cluster_id, order, wait=None):
+    def __init__(self, cluster_id, order, wait=None, seconds=3600):
         self.cluster_id, self.order, self.wait = cluster_id, order, wait
+        self.deadline = time.monotonic() + seconds
         self.abandoned = self.cancelled = False
         self.ended = threading.Event()
 
@@ -27,6 +28,10 @@ class Job:
 
     def abandon(self):
         self.abandoned = True
+
+    def expire(self):
+        self.expired_at = time.monotonic()
+        self.ended.set()
 
 
 def close(pool):
@@ -127,3 +132,60 @@ def test_a_pool_that_nobody_refers_to_ends_its_threads():
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
+
+
+def test_what_waits_for_a_thread_is_told_at_its_deadline():
+    order, go = [], threading.Event()
+    pool, running = Pool(lambda: None, 1), Job(1, order, go)
+    pool.submit(running)
+    wait_for(lambda: pool.running == 1)
+    patient = Job(1, order)
+    late = [Job(1, order, seconds=0.2), Job(2, order, seconds=0.1)]
+    for job in (patient, *late):
+        pool.submit(job)
+    for job in late:
+        assert job.ended.wait(20) and job.expired_at >= job.deadline
+    assert pool.queued == 1 and not patient.ended.is_set() and not running.ended.is_set()
+    go.set()
+    assert patient.ended.wait(20) and len(order) == 2
+    close(pool)
+    wait_for(lambda: pool._state.keeper is None)
+
+
+def test_without_a_thread_a_job_is_refused_and_with_one_it_waits(monkeypatch):
+    pool, go = Pool(lambda: None, 2), threading.Event()
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for start in (pool.submit, lambda job: pool.apart(job, "apart")):
+            with pytest.raises(CacheError, match="can't start new thread"):
+                start(Job(1, []))
+    assert pool.queued == pool.running == 0
+    running, waiting = Job(1, [], go), Job(1, [])
+    pool.submit(running)
+    wait_for(lambda: pool.running == 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        pool.submit(waiting)
+    go.set()
+    assert waiting.ended.wait(20)
+    close(pool)
+
+
+def test_an_interrupted_call_leaves_no_job_behind(monkeypatch):
+    pool = Pool(lambda: None, 2)
+    pool.submit(Job(1, [], go := threading.Event()))
+    wait_for(lambda: pool.running == 1)
+
+    def interrupt(thread):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(threading.Thread, "start", interrupt)
+        pool.submit(Job(1, []))
+    assert pool.queued == 0
+    go.set()
+    close(pool)
