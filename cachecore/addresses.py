@@ -40,15 +40,16 @@ def find_tensors(
 
     Raises:
         CacheValueError: The first address is in a cache, and another one is not, or is twice in the list.
+        CacheIncompatibleError: It is in a cache whose entries are not contiguous.
     """
     problem: CacheValueError | None = None
     for cache_id, shape in caches:
         if isinstance(shape, LayersShape) or shape.is_blocks is not paged:
             continue
-        stride = shape.tensor_bytes if paged else shape.entries.block_bytes
         offset = _offset(addrs[0], shape)
         if offset is None:
             continue
+        stride = shape.tensor_bytes if paged else shape.entries.block_bytes
         if offset % stride:
             problem = CacheValueError(
                 f"dst_addrs[0] is {addrs[0]:#x}, {offset} bytes behind the start of a tensor of {shape.owner}; it must be "
