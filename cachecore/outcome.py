@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 __all__ = ["BlockRange", "FailureCause", "Outcome", "OutcomeState"]
@@ -59,7 +59,8 @@ class Outcome:
         cause: Why it is not DONE.
         code: The native error code (an errno for system calls), 0 when there is none.
         message: One sentence for people, empty for DONE.
-        ticket: Given to `quiescent()` to learn when writing has ended; None when it has ended already.
+        ticket: Given to `quiescent()` to learn when writing has ended; None when it has ended already, and in a copy that was
+            pickled.
     """
 
     state: OutcomeState
@@ -70,6 +71,12 @@ class Outcome:
     code: int = 0
     message: str = ""
     ticket: object | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A ticket is the engine's own and says nothing elsewhere; errors, which have an outcome, cross processes.
+        return type(self), tuple(
+            None if field.name == "ticket" else getattr(self, field.name) for field in fields(self)
+        )
 
     @classmethod
     def done(cls, chunks: int) -> Outcome:

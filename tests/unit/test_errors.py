@@ -1,11 +1,13 @@
 """The exception tree: what a caller catches, and that errors survive the way between processes."""
 
+import dataclasses
 import pickle
+import threading
 
 import pytest
 
 from cachecore import errors
-from cachecore.outcome import BlockRange, FailureCause, Outcome
+from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
 
 LEAVES = [
     errors.CacheError("text"),
@@ -68,3 +70,9 @@ def test_status_codes_have_the_numbers_of_the_vendor():
     assert errors.StatusCode.WAIT_PROC_TIMEOUT == 0x5010B001
     assert errors.StatusCode.OUT_OF_MEMORY == 0x5010B000 + 28
     assert len(errors.StatusCode) == 30
+
+
+def test_an_error_pickles_whatever_its_engine_gave_as_a_ticket():
+    unknown = Outcome(OutcomeState.UNKNOWN, unknown=((0, 1),), cause=FailureCause.DEADLINE, ticket=threading.Lock())
+    twin = pickle.loads(pickle.dumps(errors.TransferTimeoutError("text", outcome=unknown)))
+    assert twin.outcome == dataclasses.replace(unknown, ticket=None)
