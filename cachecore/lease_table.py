@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from cachecore.engine import PeerIdentity
 from cachecore.errors import CacheBusyError, CacheError, CacheValueError, LeaseExpiredError
@@ -19,6 +20,8 @@ from cachecore.leases import BlockLease, LeaseInfo
 
 __all__ = ["LeaseTable"]
 
+#: Notes of when something expires that are kept at least, before those that are out of date are thrown away.
+_MANY_DUE: Final = 64
 _UNKNOWN = "it was never granted, or has expired, was released, or its cache was unregistered"
 
 
@@ -83,7 +86,7 @@ class LeaseTable:
             if cache_id in self._refused:
                 entry.revoked = "its cache is being unregistered"
             self._entries[lease.lease_id] = entry
-            heapq.heappush(self._due, (entry.until, lease.lease_id))
+            self._remember(entry)
         return lease
 
     def renew(self, lease: BlockLease, ttl: float) -> None:
@@ -100,7 +103,7 @@ class LeaseTable:
             if refusal or entry is None:
                 raise LeaseExpiredError(f"{lease!r} cannot be renewed: {refusal}")
             entry.until = self._clock() + ttl
-            heapq.heappush(self._due, (entry.until, lease.lease_id))
+            self._remember(entry)
 
     def revoke(self, lease: BlockLease, deadline: float) -> None:
         """Let no pull start under it, wait for those that run, forget it. Can be repeated; harmless when it is gone.
@@ -236,6 +239,14 @@ class LeaseTable:
             del entry.claims[claim]
             if not entry.claims:
                 self._changed.notify_all()
+
+    def _remember(self, entry: _Entry) -> None:
+        """Note when it expires; of those that were released or renewed since, nothing is kept for long."""
+        heapq.heappush(self._due, (entry.until, entry.lease.lease_id))
+        if len(self._due) > 2 * len(self._entries) + _MANY_DUE:
+            waiting = (one for one in self._entries.values() if one.lease.lease_id not in self._over)
+            self._due = [(one.until, one.lease.lease_id) for one in waiting]
+            heapq.heapify(self._due)
 
     def _forget(self, entry: _Entry) -> None:
         self._entries.pop(entry.lease.lease_id, None)

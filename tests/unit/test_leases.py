@@ -217,3 +217,16 @@ def test_pulls_of_the_granting_manager_count_like_those_of_readers(table, clock)
         table.claim_here(lease.lease_id)
     table.release_here(number)
     table.revoke(lease, ended())
+
+
+def test_leases_that_were_released_or_renewed_leave_nothing_behind(table, clock):
+    """A program that releases every lease in time never asks for the expired ones."""
+    kept = table.grant(1, pack_blocks([0]), 1.0)
+    for _ in range(1000):
+        table.revoke(table.grant(1, pack_blocks([1]), 3600.0), ended())
+        table.renew(kept, 2.0)
+    assert len(table._due) < 200
+    clock.now += 1.5
+    assert table.expired() == []
+    clock.now += 1.0
+    assert table.expired() == [kept] and table.infos == ()
