@@ -15,7 +15,7 @@ from cachecore.matching import LayerRanges, Matched, UniformMatch, check_same_ty
 from cachecore.planning import Geometry
 from cachecore.pushes import pushed_blocks, pushed_entry, pushed_entry_to_blocks
 from cachecore.requests import Request
-from cachecore.shape import CacheShape
+from cachecore.shape import CacheShape, LayersShape
 from cachecore.types import CacheKeyByIdAndIndex
 
 __all__ = ["Destinations"]
@@ -48,7 +48,12 @@ class Destinations:
         deadline: float,
     ) -> None:
         self._ends, self._own, self._deadline = ends, own, deadline
-        self._shape: CacheShape = uniform(own.shape)
+        if isinstance(own.shape, LayersShape):
+            raise CacheIncompatibleError(
+                f"src_cache is {own.shape.owner}, which was registered by register_layers; transfer_cache_async takes caches "
+                "whose tensors are all alike. Send each layer with push_blocks_async(..., layers=[name], after=event)"
+            )
+        self._shape: CacheShape = own.shape
         self._per_layer = tensors_per_layer
         self._src_blocks, self._dst_blocks, self._block_bytes = src_blocks, dst_blocks, block_bytes
         if self._shape.is_blocks and (src_blocks is None or dst_blocks is None):

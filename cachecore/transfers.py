@@ -15,9 +15,11 @@ from cachecore.driver import BackendDriver
 from cachecore.ends import Moved
 from cachecore.engine import CancelToken, Operation
 from cachecore.errors import (
+    CacheError,
     CacheTimeoutError,
     LinkLostError,
     TransferCancelledError,
+    TransferError,
     TransferTimeoutError,
 )
 from cachecore.failures import blocks_of, failure
@@ -64,7 +66,8 @@ class Transfers:
             steps: The same in steps, which are moved one after the other; None = in one.
             cancel: Looked at between steps, and within a step by engines that can.
             after: Event or events that must have happened before the first byte moves.
-            before: Called before each step with its position; may wait, and end the transfer by raising.
+            before: Called before each step with its position; may wait, and end the transfer by raising a CacheError,
+                which the caller of this one gets as a TransferError with what landed.
             landed: Called after each step, when its bytes are where they belong and can be trusted.
             number: What `called` returned for it, where the caller counts; None = count here.
 
@@ -83,7 +86,7 @@ class Transfers:
             try:
                 for position, step in enumerate(steps):
                     if before is not None:
-                        before(position)
+                        run.wait(before, position)
                     run.move(step)
                     if landed is not None:
                         landed(step)
@@ -195,6 +198,19 @@ class Run:
         except BaseException:
             self.finish(None)
             raise
+
+    def wait(self, before: Callable[[int], None], position: int) -> None:
+        """Wait until a step may be moved. What ends the transfer here says what earlier steps have moved."""
+        try:
+            before(position)
+        except CacheError as error:
+            kind = TransferError
+            if isinstance(error, CacheTimeoutError):
+                kind = TransferTimeoutError
+            elif isinstance(error, TransferCancelledError):
+                kind = TransferCancelledError
+            text = f"{self} did not finish: {error} ({position} of its layers had landed)"
+            raise kind(text, landed=self._landed(), status_code=error.status_code) from error.__cause__ or error
 
     def move(self, step: Step) -> None:
         """Move one step; returns when its bytes are where they belong and can be trusted."""

@@ -171,6 +171,9 @@ def test_a_layer_that_is_not_ready_in_time_is_a_timeout(sites):
     task = sites.send(Layers(ready=1), [sites.key(1)], timeout=0.2)
     assert task.get_results(20000) == [TIMEOUT] and "returned False" in str(task.errors[0])
     assert sites.layers_at(0) == [0] and sites.sender.stats().pushes_failed == 1
+    # Hole 8: the error said that nothing had changed.
+    assert isinstance(task.errors[0], cc.TransferTimeoutError)
+    assert task.errors[0].landed == tuple(cc.BlockRange(tensor, 2, 2) for tensor in range(PER_LAYER))
 
     class Careless(cc.LayerSynchronizer):
         def synchronize_layer(self, layer_index, timeout_in_millis):
@@ -240,11 +243,13 @@ def test_addresses_are_looked_up_and_not_believed(sites):
 
 def test_bad_arguments_are_refused_by_the_call(sites):
     send, key = sites.sender.transfer_cache_async, sites.key(1)
+    named = sites.sender.register_layers({"layer": [np.zeros((4, BLOCK), np.uint8)]})
     bad = [
         (cc.MissingArgumentError, "transfer_configs", lambda: send(sites.paged, Layers(), None, [0], [0])),
         (cc.CacheValueError, "is empty", lambda: send(sites.paged, Layers(), [], [0], [0])),
         (cc.CacheTypeError, r"transfer_configs\[0\]", lambda: send(sites.paged, Layers(), [1], [0], [0])),
         (cc.CacheTypeError, "layer_synchronizer", lambda: send(sites.paged, object(), [key], [0], [0])),
+        (cc.CacheIncompatibleError, "push_blocks_async", lambda: send(named, Layers(), [key], [0], [0])),
         (cc.CacheValueError, "give src_block_indices", lambda: send(sites.paged, Layers(), [key])),
         (cc.CacheValueError, "src_block_indices", lambda: send(sites.paged, Layers(), [key], [9], [0])),
         (cc.CacheValueError, "dst_block_indices", lambda: send(sites.paged, Layers(), [key], [0], [9])),
