@@ -28,7 +28,12 @@ def not_none(name: str, value: object) -> None:
 
 def wrong_type(name: str, value: object, expected: str) -> CacheTypeError:
     """The error for a value of the wrong type."""
-    return CacheTypeError(f"{name} is {value!r:.80} of type {type(value).__name__}; it must be {expected}")
+    kind = type(value).__name__
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape:  # an array: its numbers would say nothing, and some print over many lines
+        return CacheTypeError(f"{name} is of type {kind} and shape {shape}; it must be {expected}")
+    shown = " ".join(repr(value).split())
+    return CacheTypeError(f"{name} is {shown:.80} of type {kind}; it must be {expected}")
 
 
 def instance(name: str, value: object, cls: type | tuple[type, ...]) -> None:

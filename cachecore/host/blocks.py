@@ -60,7 +60,7 @@ class BlockTable:
             if live is None or live[0] is not owned:
                 raise CacheValueError(
                     f"allocation is {owned!r}, which is not live in this driver; free each allocation once, with the "
-                    "driver that made it"
+                    "driver that made it, before that is closed: close frees what is left"
                 )
             del self._live[live[0].number]
             self._table = None

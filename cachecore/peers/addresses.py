@@ -69,6 +69,8 @@ def parse(name: str, text: object, *, lowest_port: int) -> tuple[str, int]:
         host = host[1:-1]
         if ":" not in host:
             raise CacheValueError(f"{name} is {text!r}; only an IPv6 address stands in brackets; {remedy}")
+    elif "://" in host:
+        raise CacheValueError(f"{name} is {text!r}; {host.partition('://')[0]}:// does not belong to it; {remedy}")
     elif ":" in host:
         raise CacheValueError(f"{name} is {text!r}; an IPv6 address needs brackets around it; {remedy}")
     if any(character.isspace() or character in "/*[]@" for character in host):

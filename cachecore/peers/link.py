@@ -372,7 +372,8 @@ class Link:
         return CacheNotFoundError(
             f"{key!r}{layers}: cluster {self.identity.cluster_id} at {self.address} offers no such cache; "
             f"{self._usage.describe_keys()}. Was it registered with this key and remote_accessible=True (the default for "
-            "DEVICE memory only), and not unregistered since?"
+            "DEVICE memory only), and not unregistered since? A cache of register_layers is found only for one of "
+            "register_layers with its group, and any other only for one that is none"
         )
 
     def _busy_error(self, reason: str) -> CacheBusyError:

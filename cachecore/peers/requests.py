@@ -88,7 +88,10 @@ class Requests:
             self._release(number)  # it may have been granted; the owner passes over what it never granted
             raise
         if answer.verdict is not Verdict.YES:
-            raise LeaseExpiredError(f"{self._peer} does not grant the lease {lease_id}: {answer.detail}")
+            raise LeaseExpiredError(
+                f"{self._peer} does not grant the lease {lease_id}: {answer.detail}. Nothing moved; ask there for the blocks "
+                "and a lease of them again"
+            )
         with self._lock:
             self._claims.setdefault(lease_id, []).append(number)
 

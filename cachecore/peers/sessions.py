@@ -280,7 +280,8 @@ class Sessions(Connections):
                 continue  # it may only be looking who answers here; see _ready
             if self._probe(other) and not self._proven_dead(other.peer):
                 return Refusal.DUPLICATE, (
-                    f"process {other.peer.pid} on {other.peer.host} has linked with cluster id {peer.cluster_id} and lives"
+                    f"process {other.peer.pid} on {other.peer.host} has linked with cluster id {peer.cluster_id} and lives; "
+                    "give every manager an id of its own"
                 )
         return None
 

@@ -44,6 +44,7 @@ def test_numeric_addresses_are_taken_as_they_are(text, shown, loopback):
         "[1.2.3.4]:5",
         "*:5",
         "a b:5",
+        "tcp://10.0.0.7:26000",
     ],
 )
 def test_text_that_is_no_address_is_refused_with_an_example(text):

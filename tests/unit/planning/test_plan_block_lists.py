@@ -87,6 +87,7 @@ def test_every_integer_list_gives_the_same_plan(blocks: Any) -> None:
         (np.array([True]), errors.CacheTypeError, r"array of format '\?'"),
         (np.array([1], ">i4"), errors.CacheTypeError, "array of format '>i'.*native byte order"),
         (np.array([[1]]), errors.CacheTypeError, "array of 2 dimensions"),
+        (np.array([[1], [2]]), errors.CacheTypeError, "array of 2 dimensions"),  # and not "has 2 ids"
         (np.array([1], "M8[s]"), errors.CacheTypeError, "dst_blocks is .*integer array"),
         (np.array([1], object), errors.CacheTypeError, "array of format 'O'"),
         (Tensor([1], device="npu"), errors.CacheTypeError, r"tensor on npu.*\.cpu\(\)"),

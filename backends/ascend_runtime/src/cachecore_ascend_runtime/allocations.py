@@ -92,7 +92,7 @@ class AllocationTable:
             if live is None or live is not token:
                 raise CacheValueError(
                     f"allocation is {token!r}, which is not live in this driver; free each allocation once, with the "
-                    "driver that made it"
+                    "driver that made it, before that is closed: close frees what is left"
                 )
             return self._live.pop(live.number)
 
