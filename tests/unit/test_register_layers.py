@@ -2,6 +2,7 @@
 
 import gc
 import mmap
+import time
 import weakref
 
 import numpy as np
@@ -336,5 +337,8 @@ def test_differences_of_layouts_show_at_the_peer_and_in_an_event(manager, monkey
         reader._peers.get(1).dialogue.refresh(float("inf"))
         (text,) = peer.layout_differences
         assert "'a' has 8 bytes in cache 2 and 7 in cache 2 of the peer" in text
-    differing = [event for event in events if event.kind == "layouts differ"]
+        end = time.monotonic() + 10  # the link's thread may have seen it first, and shows it before it tells of it
+        while not (differing := [event for event in events if event.kind == "layouts differ"]):
+            assert time.monotonic() < end
+            time.sleep(0.005)
     assert [(event.cluster_id, event.peer, event.detail) for event in differing] == [(2, 1, text)]
