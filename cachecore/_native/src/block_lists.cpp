@@ -68,7 +68,7 @@ private:
     const auto position = [&](auto found) { return static_cast<std::size_t>(found - list.ids.begin()); };
     refuse(Reason::value, item_name(list, position(second)), " is ", block, ", as ",
            list.indexed ? item_name(list, position(first)) : std::string("another"),
-           " is already; a destination block can be written once: drop one of the two");
+           " is already; blocks that are written or leased are named once each: drop one of the two");
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ std::vector<PlanPart> to_parts(const py::tuple &items, const SideNames &names) {
 void check_length(std::uint64_t blocks, std::size_t count, const char *name) {
     if (count > blocks) {
         refuse(Reason::value, name, " has ", count, " ids; the cache has only ", blocks,
-               " blocks, and a destination block can be written once");
+               " blocks, and blocks that are written or leased are named once each");
     }
 }
 
@@ -79,6 +79,15 @@ std::shared_ptr<CopyPlan> unlocked(std::size_t blocks, const Make &make) {
     return make();
 }
 
+// An array of more dimensions has the length of its first one, which no message should call its number of ids.
+void check_one_dimension(const py::object &list, const char *name) {
+    const py::object dimensions = py::getattr(list, "ndim", py::none());
+    if (py::isinstance<py::int_>(dimensions) && dimensions.cast<long>() != 1) {
+        refuse(Reason::type, name, " is an array of ", dimensions.cast<long>(),
+               " dimensions; give the blocks of one request, for example one row of a block table");
+    }
+}
+
 // What the functions with two block lists have in common: the lists are looked at before they are copied.
 std::shared_ptr<CopyPlan> listed_plan(const std::vector<PlanPart> &parts, const py::object &local_blocks,
                                       const py::object &remote_blocks, bool destination_is_local,
@@ -87,6 +96,8 @@ std::shared_ptr<CopyPlan> listed_plan(const std::vector<PlanPart> &parts, const 
     const std::size_t local_count = count_integers(local_blocks, local_name);
     const std::size_t remote_count = count_integers(remote_blocks, remote_name);
     if (local_count != remote_count) {
+        check_one_dimension(local_blocks, local_name);
+        check_one_dimension(remote_blocks, remote_name);
         refuse(Reason::value, remote_name, " has ", remote_count, " ids and ", local_name, " has ", local_count,
                "; block i of the one goes with block i of the other, so give as many of each");
     }
