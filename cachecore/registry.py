@@ -236,6 +236,8 @@ class Registry:
             joined(cache)
         except BaseException:
             cache.allocation = None  # the caller frees what did not become a cache
+            # Where it cannot be undone, only close() can take it back, and no peer was told of it.
+            cache.state, cache.withdrawn = State.RETIRING, True
             self._remove(cache)
             raise
 
@@ -349,8 +351,14 @@ class Registry:
         return None
 
     def release(self, cache: Registered) -> bool:
-        """Note that the caller has given a cache back that keys still name; returns whether any does."""
+        """Note that the caller has given a cache back that keys still name; returns whether any does.
+
+        Raises:
+            CacheNotFoundError: It was given back already, by another thread.
+        """
         with self._lock:
+            if cache.released:
+                raise CacheNotFoundError(f"{cache} was deallocated already, by another thread")
             cache.released = cache.has_keys
             return cache.released
 

@@ -231,3 +231,27 @@ def test_a_manager_that_cannot_be_made_leaves_nothing_behind(doubles):
     with cc.CacheManager(1, listen="127.0.0.1:0") as manager, pytest.raises(cc.CacheError, match="already in use"):
         cc.CacheManager(2, listen=manager.address)
     assert log.count("driver close") == log.count("engine close") == 2
+
+
+@pytest.mark.parametrize("allocated", [False, True])
+def test_a_cache_that_could_neither_be_offered_nor_undone_keeps_nothing_from_closing(monkeypatch, allocated):
+    memory = np.zeros((4, 64), np.uint8)
+    desc = cc.CacheDesc(1, [4, 64], cc.DataType.DT_UINT8)
+
+    def refuse(*args):
+        raise cc.CacheValueError("the catalogue is full")
+
+    def stuck(registration):
+        raise cc.StillReachableError("a peer is connected")
+
+    with cc.CacheManager(1, backend="host") as manager:
+        with monkeypatch.context() as patched:
+            patched.setattr(manager._peers, "publish", refuse)
+            patched.setattr(manager._engines[0].engine, "deregister", stuck)
+            with pytest.raises(cc.StillReachableError):
+                if allocated:
+                    manager.allocate_blocks_cache(desc)
+                else:
+                    manager.register_blocks_cache(desc, [memory.ctypes.data])
+        (kept,) = manager._registry.caches()
+        assert manager.caches == () and kept.running == 0
