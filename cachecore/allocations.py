@@ -338,8 +338,8 @@ class Allocations:
 
 
 def already_consumed(key: CacheKey) -> CacheNotFoundError:
-    """The error for a pull that moved everything and whose key another pull had consumed by then."""
+    """The error for a pull that moved everything and whose key was gone by then."""
     return CacheNotFoundError(
-        f"{key} was consumed by another pull while this one ran: the request belongs to that one. The destination was "
-        "written; do not use it for this request"
+        f"{key} was consumed by another pull, or removed by its owner, while this one ran: the request is not this pull's. "
+        "The destination was written; do not use it for this request"
     )

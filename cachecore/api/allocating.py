@@ -110,8 +110,9 @@ class AllocatingMethods(ManagerParts):
     def remove_cache_key(self, cache_key: CacheKey, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Drop the key of a batch entry: peers find nothing by it any more. The cache and its other keys stay.
 
-        Transfers that run are not disturbed. Where the cache was released by `deallocate_cache` and this was its last
-        key, its memory is freed.
+        Transfers that run are not disturbed; but where pulls consume keys (manager.remote_cache_accessible=False), one by
+        this key that ends later raises CacheNotFoundError: the request is not its own any more. Where the cache was
+        released by `deallocate_cache` and this was its last key, its memory is freed.
 
         Args:
             cache_key: A key of a contiguous cache of this manager.

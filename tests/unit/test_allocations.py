@@ -468,3 +468,44 @@ def test_two_managers_of_one_process_consume_through_their_link(two_sided):
         with pytest.raises(cc.CacheNotFoundError):
             reader.pull_cache(key, target)
         wait_until(lambda: live(owner) == 0)
+
+
+def test_a_pull_whose_key_is_removed_meanwhile_does_not_count(two_sided):
+    key = cc.CacheKey(1, 5)
+    two_sided.allocate_cache(desc(rows=1), [key])
+    target = two_sided.allocate_cache(desc(rows=1))
+    consume = two_sided._allocations.consume_own
+
+    def removed_before(cache, consumed):
+        two_sided.remove_cache_key(key)
+        consume(cache, consumed)
+
+    two_sided._ends._consume = removed_before
+    with pytest.raises(cc.CacheNotFoundError, match="or removed by its owner"):
+        two_sided.pull_cache(key, target, tensor_num_per_layer=1)
+
+
+def test_of_two_threads_that_release_a_cache_one_does(two_sided):
+    cache = two_sided.allocate_cache(desc(), [cc.CacheKey(1, 5)])
+    local, results = two_sided._registry.by_id(cache.cache_id), []
+    release = two_sided._registry.release
+    both = threading.Barrier(2)
+
+    def together(given):  # both have looked whether it was released before
+        both.wait(30)
+        return release(given)
+
+    two_sided._registry.release = together
+
+    def deallocate():
+        try:
+            results.append(two_sided.deallocate_cache(cache))
+        except cc.CacheNotFoundError as error:
+            results.append(type(error))
+
+    threads = [threading.Thread(target=deallocate) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert set(results) == {None, cc.CacheNotFoundError} and local.released
