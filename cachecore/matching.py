@@ -266,6 +266,8 @@ def match_blocks(
             end.matches.clear()
         end.matches[op is Operation.READ, ranges] = made
         return made
+    # First: slices are made for as many tensors as a layer has, which must be a number that the caches know.
+    ranges.tensors(*((other, own) if op is Operation.READ else (own, other)))
     return match_uniform(
         own,
         other,

@@ -484,3 +484,18 @@ def test_memory_that_is_not_remotely_accessible_is_not_offered(managers):
         reader.pull_blocks(key, target, [0], [0])
     for manager, cache in ((owner, hidden), (reader, target)):
         manager.unregister_cache(cache.cache_id)
+
+
+def test_slices_are_made_for_no_more_tensors_than_there_are(managers, monkeypatch):
+    """One for each tensor of a layer: the caller's number of them was believed before it was checked."""
+    owner, reader = managers
+    key = cc.BlocksCacheKey(1, next(model_ids))
+    owner.register_blocks_tensors([np.ones((4, 8), np.uint8)], blocks_cache_key=key)
+    cache = reader.register_blocks_tensors([np.zeros((4, 8), np.uint8)])
+    made = []
+    monkeypatch.setattr(cc.matching.slices, "checked", lambda *given: made.append(given))
+    with pytest.raises(cc.CacheIncompatibleError, match="tensor_num_per_layer"):
+        reader.pull_blocks(
+            key, cache, [0], [0], src_slice=(0, 4), dst_slice=(0, 4), tensor_num_per_layer=2**32 - 1, timeout=5
+        )
+    assert made == []
