@@ -30,7 +30,7 @@ from cachecore.failures import failure
 from cachecore.local_caches import Registered
 from cachecore.outcome import FailureCause, Outcome, OutcomeState
 from cachecore.planning import CopyPlan, plan_block_map
-from cachecore.quarantine import Quarantine
+from cachecore.quarantine import Quarantine, has_stopped
 from cachecore.registry import Registry
 from cachecore.shape import CacheShape
 from cachecore.tensors import check_unmoved
@@ -207,7 +207,7 @@ class Copies:
             if after is not None:
                 self._wait_for(what, after, deadline)
             outcome = self._copy(plan, deadline)
-            if outcome.ticket is not None and not self._quiescent(outcome.ticket):
+            if outcome.ticket is not None and not has_stopped(self._quiescent, outcome.ticket):
                 held = True
                 self._quarantine.add(
                     plan, outcome, None, self._quiescent, lambda: self._registry.end(*caches), local=True

@@ -16,12 +16,21 @@ from cachecore.errors import CacheBusyError
 from cachecore.outcome import Outcome
 from cachecore.planning import CopyPlan
 
-__all__ = ["Quarantine"]
+__all__ = ["Quarantine", "has_stopped"]
 
 _log = logging.getLogger("cachecore")
 #: Seconds between two questions to an engine whether it has stopped; doubled up to the longer one.
 _POLL_INTERVAL = 0.01
 _LONGEST_INTERVAL = 0.32
+
+
+def has_stopped(poll: Callable[[object], bool], ticket: object) -> bool:
+    """Whether a transfer has stopped. Where the engine fails to say that it has, it has not."""
+    try:
+        return poll(ticket)
+    except Exception:  # noqa: BLE001
+        _log.exception("an engine failed while asked whether a transfer has stopped; its memory stays held")
+        return False
 
 
 class _Held:
@@ -87,9 +96,7 @@ class Quarantine:
         held = _Held(None if local else space, written, memory, outcome.ticket, poll, release)
         with self._lock:
             self._held.append(held)
-            if self._poller is None:
-                self._poller = threading.Thread(target=self._watch, name="cachecore-quarantine", daemon=True)
-                self._poller.start()
+            self._start_poller()
 
     def check(self, plan: CopyPlan, space: str | None) -> None:
         """Refuse a plan that reads or writes where an earlier transfer may still be writing.
@@ -104,6 +111,7 @@ class Quarantine:
         if not self._held:  # the normal case: one look at a list
             return
         with self._lock:
+            self._start_poller()
             here = [item for item in self._held if item.space is None]
             there = [item for item in self._held if item.space == space]
         _check_side(plan, True, "here", here)
@@ -113,11 +121,22 @@ class Quarantine:
         """Wait until nothing is held; returns the (address, bytes) of this process still touched at the deadline."""
         with self._changed:
             while self._held:
+                self._start_poller()
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return [(start, end - start) for item in self._held for start, end in _unpacked(item.memory)]
                 self._changed.wait(left)
             return []
+
+    def _start_poller(self) -> None:
+        """With the lock held. Where no thread can be started now, whoever looks at the quarantine next tries again."""
+        if self._poller is None:
+            self._poller = threading.Thread(target=self._watch, name="cachecore-quarantine", daemon=True)
+            try:
+                self._poller.start()
+            except RuntimeError:
+                self._poller = None
+                _log.exception("nobody asks for now whether failed transfers have stopped")
 
     def _watch(self) -> None:
         interval = _POLL_INTERVAL

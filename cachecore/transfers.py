@@ -25,7 +25,7 @@ from cachecore.errors import (
 from cachecore.failures import blocks_of, failure
 from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
 from cachecore.planning import CopyPlan
-from cachecore.quarantine import Quarantine
+from cachecore.quarantine import Quarantine, has_stopped
 from cachecore.registry import Registry
 from cachecore.requests import Request, Step
 from cachecore.stats import TransferCounters
@@ -72,7 +72,7 @@ class Transfers:
             number: What `called` returned for it, where the caller counts; None = count here.
 
         Raises:
-            CacheNotFoundError: A cache is being unregistered; nothing moved. Or another pull has consumed the key first.
+            CacheNotFoundError: A cache is being unregistered; nothing moved. Or the key was consumed or removed meanwhile.
             CacheBusyError: Source or destination is quarantined; nothing moved.
             LeaseExpiredError: The blocks are not kept any more; nothing moved.
             LinkLostError, TransferTimeoutError, TransferCancelledError, TransferError: With what landed.
@@ -219,7 +219,7 @@ class Run:
             outcome = Outcome.untouched_by(FailureCause.CANCELLED, plan.chunks)
         else:
             outcome, poll = self._move(plan)
-            if outcome.ticket is not None and not poll(outcome.ticket):
+            if outcome.ticket is not None and not has_stopped(poll, outcome.ticket):
                 self._hold(plan, outcome, poll)
         if outcome.state is not OutcomeState.DONE:
             error = failure(str(self), plan, step.tensor_indexes, outcome, end.state_after(outcome), self._landed())

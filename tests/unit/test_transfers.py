@@ -237,6 +237,30 @@ def test_an_engine_that_raises_leaves_its_destinations_quarantined(setup):
         setup.pull()
 
 
+def test_an_engine_that_fails_to_say_whether_it_has_stopped_has_not(setup, caplog):
+    def broken(ticket):
+        raise OSError("the device is gone")
+
+    setup.engine.quiescent = broken
+    setup.engine.outcome = Outcome(OutcomeState.UNKNOWN, (), (), ((0, 4),), FailureCause.DEADLINE, ticket="ticket")
+    with pytest.raises(TransferTimeoutError, match="quarantined"):
+        setup.pull()
+    assert setup.link.held == 1 and setup.target.running == 1 and "the device is gone" in caplog.text
+
+
+def test_quarantine_ends_although_no_thread_could_be_started_for_it_at_first(setup, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    setup.engine.outcome = Outcome(OutcomeState.UNKNOWN, (), (), ((0, 4),), FailureCause.DEADLINE, ticket="ticket")
+    with monkeypatch.context() as patched, pytest.raises(TransferTimeoutError):
+        patched.setattr(threading.Thread, "start", refuse)
+        setup.pull()
+    setup.engine.stopped = True
+    assert setup.transfers.quarantine.wait_empty(time.monotonic() + 30) == []
+    assert setup.nothing_counted()
+
+
 # --- pushes ---------------------------------------------------------------------------------------------------------
 
 
