@@ -1,4 +1,4 @@
-"""The two programs in examples/ work together, as two processes."""
+"""The programs in examples/ do what they say: prefill.py and decode.py together, connector.py by itself."""
 
 from __future__ import annotations
 
@@ -27,3 +27,11 @@ def test_decode_pulls_from_prefill() -> None:
             assert prefill.wait(timeout=60) == 0
         finally:
             prefill.kill()
+
+
+def test_the_connector_serves_requests_and_gets_its_blocks_back() -> None:
+    connector = subprocess.run(
+        [sys.executable, EXAMPLES / "connector.py"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert connector.returncode == 0, connector.stderr
+    assert connector.stdout == "pulled 2 requests of 4 layers\nevery block is free again\n"
