@@ -42,6 +42,8 @@ def plan_bytes(local: int, remote: int, nbytes: int) -> CopyPlan:
 class MemoryHarness:
     """Memory of one driver; everything is given back by `close`.
 
+    Close it after the caches in it are unregistered and before the manager, which closes the driver.
+
     Args:
         driver: Whose memory.
         foreign: Take ordinary anonymous mappings of the process in place of `driver.allocate`, the way a caller
