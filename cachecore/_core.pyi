@@ -199,6 +199,17 @@ def plan_entry_to_blocks(
 ) -> CopyPlan:
     """See `cachecore.planning.plan_entry_to_blocks`."""
 
+def pack_blocks(blocks: Any, name: str) -> bytes:
+    """Native uint64 ids of a block list: a copy that nobody else can change.
+
+    Args:
+        blocks: As in `cachecore.planning.plan_blocks`.
+        name: What the caller's user calls it; for messages.
+
+    Raises:
+        MissingArgumentError, CacheTypeError, CacheValueError: It is no list, or not made of integers.
+    """
+
 def first_missing(allowed: Sequence[int] | bytes | Any, blocks: Any) -> int:
     """Position of the first of `blocks` that is not in `allowed`, -1 when all are.
 

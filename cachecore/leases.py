@@ -6,8 +6,6 @@ the owner keep the blocks until the pull has ended, whatever happens to the requ
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -112,9 +110,9 @@ class LeaseInfo:
     readers: tuple[int, ...]
 
 
-def pack_blocks(blocks: Iterable[int]) -> bytes:
-    """Checked block ids as `BlockLease.blocks` holds them."""
-    return array("Q", blocks).tobytes()
+def pack_blocks(blocks: Any) -> bytes:
+    """Block ids, given as planning takes them, as `BlockLease.blocks` holds them."""
+    return _core.pack_blocks(blocks, "blocks")
 
 
 def check_lease(name: str, lease: object, *, cluster_id: int, incarnation: str, cache_id: int) -> BlockLease:

@@ -13,7 +13,7 @@ from cachecore.leases import check_blocks
 from cachecore.local_caches import Registered
 from cachecore.matching import LayerRanges, entries_of, match_blocks, match_uniform, uniform
 from cachecore.planning import CopyPlan, Part, plan_entry, plan_entry_to_blocks, plan_parts
-from cachecore.requests import Request, check_key, entry_of, find_entries
+from cachecore.requests import Request, check_key, entry_of, find_entries, frozen
 from cachecore.types import CacheKey
 
 __all__ = ["Pulls"]
@@ -47,6 +47,7 @@ class Pulls:
             raise CacheIncompatibleError(f"dst_cache is {own.shape.owner}, which is not paged; use pull_cache for it")
         if lease is not None:
             checked_lease = end.check_lease("lease", lease)
+            src_blocks = frozen(src_blocks)  # what is planned is what is held against the lease
         if end.entry is not None:
             if lease is not None:
                 raise CacheValueError(

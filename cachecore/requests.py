@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from cachecore import _arguments as arguments
+from cachecore import _core
 from cachecore.ends import End, Ends
 from cachecore.engine import Operation
 from cachecore.errors import CacheIncompatibleError, CacheValueError
@@ -84,14 +84,11 @@ class Request:
 
 
 def frozen(blocks: Any) -> Any:
-    """A copy of a block list, for a request that is planned again later; what is no list is left to planning."""
-    if isinstance(blocks, list):
-        return tuple(blocks)
+    """A copy of a block list, for what reads it more than once; what is no list is left to planning to refuse."""
+    if isinstance(blocks, tuple | range):
+        return blocks
     try:
-        if isinstance(blocks, memoryview):
-            return memoryview(bytes(blocks)).cast(blocks.format)  # type: ignore[call-overload]  # one of its formats
-        clone = getattr(blocks, "clone", None)  # copy.copy of a torch tensor shares its memory
-        return clone() if callable(clone) else copy.copy(blocks)
+        return memoryview(_core.pack_blocks(blocks, "blocks")).cast("Q")
     except Exception:  # noqa: BLE001  # planning says what is wrong with it
         return blocks
 

@@ -10,6 +10,7 @@ from cachecore.errors import CacheIncompatibleError, CacheValueError
 from cachecore.layers import LayersCache
 from cachecore.leases import BlockLease, LeaseInfo, pack_blocks
 from cachecore.planning import Geometry, plan_blocks
+from cachecore.requests import frozen
 from cachecore.shape import LayersShape
 from cachecore.types import Cache
 
@@ -105,5 +106,6 @@ def _ttl(ttl: object) -> float:
 def _packed(blocks: Any, num_blocks: int) -> bytes:
     """Checked block ids: planning takes the same lists and has the same rules, so that a lease fits a pull."""
     any_tensor = Geometry([1 << 12], blocks=num_blocks, block_bytes=1)
-    plan_blocks(any_tensor, any_tensor, blocks, blocks, local_name="blocks", remote_name="blocks")
-    return pack_blocks(blocks)
+    kept = frozen(blocks)
+    plan_blocks(any_tensor, any_tensor, kept, kept, local_name="blocks", remote_name="blocks")
+    return pack_blocks(kept)

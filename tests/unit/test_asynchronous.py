@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import ctypes
 import gc
 import os
 import subprocess
@@ -35,7 +36,7 @@ class Pair:
         random = np.random.default_rng(1)
         self.there = [random.integers(1, 256, (BLOCKS, BLOCK), np.uint8) for _ in range(LAYERS)]
         self.here = [np.zeros((BLOCKS, BLOCK), np.uint8) for _ in range(LAYERS)]
-        owner.register_blocks_tensors(self.there, blocks_cache_key=cc.BlocksCacheKey(1))
+        self.source = owner.register_blocks_tensors(self.there, blocks_cache_key=cc.BlocksCacheKey(1))
         self.cache = reader.register_blocks_tensors(self.here)
 
     def pull(self, blocks=range(BLOCKS), **more):
@@ -473,3 +474,47 @@ def test_a_transfer_that_waits_for_a_thread_ends_at_its_deadline(pair):
     for transfer in running:
         transfer.wait(10)
     assert not pair.here[0][5].any()
+
+
+class Table:
+    """A block table of somebody's own."""
+
+    def __init__(self, ids):
+        self.ids = ids
+
+    def __len__(self):
+        return len(self.ids)
+
+    def __getitem__(self, index):
+        return self.ids[index]
+
+
+@pytest.mark.parametrize("kind", ["list", "array of ctypes", "own"])
+def test_whatever_kind_of_block_list_may_change_after_the_call(pair, kind):
+    """A layer that is waited for makes the transfer be planned again, layer by layer, in the thread that moves."""
+    ids = (ctypes.c_int64 * 2)(1, 2) if kind == "array of ctypes" else [1, 2]
+    given = {"list": lambda ids: ids, "array of ctypes": memoryview, "own": Table}[kind](ids)
+    go = threading.Event()
+    running = [pair.pull([0], after=go) for _ in range(2)]
+    transfer = pair.pull(given)
+    waiting = threading.Thread(target=lambda: transfer.wait_layer(0, 10))
+    waiting.start()
+    wait_for(lambda: transfer._by_layer)
+    ids[0], ids[1] = 5, 6
+    go.set()
+    for one in (*running, transfer):
+        one.wait(10)
+    waiting.join()
+    assert pair.arrived([1, 2]) and not pair.here[0][[5, 6]].any()
+
+
+@pytest.mark.parametrize("kind", [list, lambda ids: memoryview((ctypes.c_int64 * len(ids))(*ids)), Table])
+def test_leases_take_every_kind_of_block_list_that_transfers_take(pair, kind):
+    lease = pair.owner.lease(pair.source, kind([3, 1]), 60)
+    assert lease.block_ids == (3, 1)
+    pair.pull(kind([1, 3]), lease=lease).wait(10)
+    with pytest.raises(cc.CacheValueError, match=r"src_blocks\[1\] is block 2, which"):
+        pair.reader.pull_blocks(
+            cc.BlocksCacheKey(1), pair.cache, kind([1, 2]), [0, 1], lease=lease, tensor_num_per_layer=1
+        )
+    assert pair.arrived([1, 3])

@@ -210,6 +210,11 @@ std::shared_ptr<CopyPlan> entry_to_blocks_plan(const Geometry &local, const Geom
     return unlocked(count, [&] { return plan_entry_to_blocks(paged, list, end, destination_is_local, same_process); });
 }
 
+py::bytes pack_blocks(const py::object &blocks, const py::str &name) {
+    const std::vector<std::uint64_t> ids = copy_integers(blocks, text(name));
+    return {reinterpret_cast<const char *>(ids.data()), ids.size() * sizeof(std::uint64_t)};
+}
+
 std::int64_t first_missing(const py::object &allowed, const py::object &blocks) {
     const std::vector<std::uint64_t> present = copy_addresses(allowed, "allowed");
     const std::vector<std::uint64_t> ids = copy_integers(blocks, "blocks");
@@ -237,6 +242,8 @@ void register_planning(py::module_ &module) {
     module.def("plan_entry_to_blocks", &entry_to_blocks_plan, py::arg("local"), py::arg("remote"), py::arg("blocks"),
                py::arg("entry"), py::arg("blocks_name"), py::arg("entry_name"), py::arg("same_process"),
                py::arg("destination_is_local") = true, "See cachecore.planning.plan_entry_to_blocks.");
+    module.def("pack_blocks", &pack_blocks, py::arg("blocks"), py::arg("name"),
+               "Native uint64 ids of a block list: a copy that nobody else can change.");
     module.def("first_missing", &first_missing, py::arg("allowed"), py::arg("blocks"),
                "Position of the first block that is not allowed, -1 when all are.");
 }

@@ -164,3 +164,11 @@ def test_the_first_block_that_is_not_allowed_is_found(allowed: list[int], blocks
     expected = next((i for i, block in enumerate(blocks) if block not in allowed), -1)
     assert _core.first_missing(struct.pack(f"={len(allowed)}Q", *allowed), blocks) == expected
     assert _core.first_missing(allowed, np.array(blocks, np.uint64)) == expected
+
+
+@given(far)
+def test_packed_blocks_are_those_of_the_list(blocks: list[int]) -> None:
+    packed = struct.pack(f"={len(blocks)}Q", *blocks)
+    assert _core.pack_blocks(blocks, "blocks") == _core.pack_blocks(np.array(blocks, np.uint64), "blocks") == packed
+    with pytest.raises(errors.CacheValueError, match=r"table\[0\] is -1"):
+        _core.pack_blocks([-1, *blocks], "table")
