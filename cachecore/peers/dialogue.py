@@ -238,7 +238,7 @@ class Dialogue:
         for future in (*waiting, self._ready, self._farewell):
             if future is not None:
                 self._service.settle(future, error=self.lost_error())
-        self.requests.fail(self.lost_error())
+        self.requests.fail(self.lost_error)
         self.notices.fail(reason)
         if announce:
             self._report(EventKind.LOST, reason)

@@ -122,11 +122,11 @@ class Requests:
             with self._lock:
                 del self._to_release[: len(claims)]
 
-    def fail(self, error: LinkLostError) -> None:
-        """The link is lost: nobody answers any more."""
+    def fail(self, lost: Callable[[], LinkLostError]) -> None:
+        """The link is lost: nobody answers any more. Each who waits gets an error of its own, which it may add to."""
         asked, self._asked = self._asked, {}
         for future in asked.values():
-            self._service.settle(future, error=error)
+            self._service.settle(future, error=lost())
 
     # --- inside --------------------------------------------------------------------------------------------------
 

@@ -257,3 +257,31 @@ def test_a_reader_that_unlinks_or_is_silent_for_too_long_claims_nothing_any_more
     assert silent.get(1).lease_holds() and readers(owner) == [(3,)], "what it reads now still counts"
     until(lambda: readers(owner) == [()])
     assert not silent.get(1).lease_holds()
+
+
+def test_what_one_question_adds_to_the_error_of_a_lost_link_is_not_told_to_another(make):
+    owner, reader = make(1, listen="127.0.0.1:0"), make(2)
+    owner.publish([record(1, 5)])
+    link = reader.link(1, owner.address, deadline=soon())
+    link.dialogue.requests.answered = lambda answer: None  # as if the owner never answered
+    told = {}
+
+    def ask(name, question):
+        try:
+            question()
+        except LinkLostError as error:
+            told[name] = str(error)
+
+    entry = link.lookup(CacheKey(1, 5), deadline=soon()).cache
+    questions = {
+        "consume": lambda: link.consume(entry, 0, CacheKey(1, 5), soon()),
+        "claim": lambda: link.claim("ab" * 16, soon()),
+    }
+    threads = [threading.Thread(target=ask, args=item) for item in questions.items()]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(link.dialogue.requests._asked) == 2)
+    link.report_gone("the engine says so")
+    for thread in threads:
+        thread.join(20)
+    assert "may or may not be used up" in told["consume"] and "used up" not in told["claim"]
