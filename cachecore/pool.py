@@ -91,7 +91,7 @@ class _State:
         return job
 
     def done(self, job: Job) -> None:
-        """A job has ended. With the lock held."""
+        """A job that `take` gave has ended. With the lock held."""
         self.jobs.discard(job)
         cluster_id = job.cluster_id
         left = self.running.get(cluster_id, 0) - 1
@@ -296,22 +296,22 @@ def _work(state: _State) -> None:
         except Exception:  # noqa: BLE001
             # The job binds the thread again, and tells its own caller what is wrong.
             _log.exception("a transfer thread could not be bound to its device")
-        _run(state, job)
+        _run(state, job, state.done)
         del job  # nothing of it is kept alive while this thread waits for the next one
 
 
 def _work_once(state: _State, job: Job) -> None:
-    _run(state, job)
+    _run(state, job, state.jobs.discard)  # no thread of the pool's was taken, so that it is nobody's turn
 
 
-def _run(state: _State, job: Job) -> None:
+def _run(state: _State, job: Job, done: Callable[[Job], None]) -> None:
     try:
         job.run()
     except BaseException:  # noqa: BLE001
         _log.exception("a transfer job raised; this is an error of cachecore, please report it")
     finally:
         with state.changed:
-            state.done(job)
+            done(job)
             state.changed.notify_all()
 
 

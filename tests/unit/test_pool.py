@@ -189,3 +189,23 @@ def test_an_interrupted_call_leaves_no_job_behind(monkeypatch):
     assert pool.queued == 0
     go.set()
     close(pool)
+
+
+def test_a_job_in_a_thread_of_its_own_takes_no_turn_from_its_peer():
+    order, go, apart = [], threading.Event(), threading.Event()
+    pool = Pool(lambda: None, 2)
+    pool.submit(Job(1, order, go))
+    wait_for(lambda: len(order) == 1)
+    pool.apart(one := Job(1, order, apart), "apart")
+    apart.set()
+    assert one.ended.wait(20)
+    wait_for(lambda: pool.running == 1)
+    pool.submit(Job(3, order, last := threading.Event()))
+    wait_for(lambda: len(order) == 3)
+    for cluster_id in (1, 2):
+        pool.submit(Job(cluster_id, order))
+    last.set()
+    wait_for(lambda: len(order) == 5)
+    assert [cluster_id for _, cluster_id in order[3:]] == [2, 1]  # one of peer 1 runs
+    go.set()
+    close(pool)
