@@ -66,8 +66,12 @@ class Destinations:
                 f"src_block_indices is given and src_cache is {own.shape.owner}, which is contiguous; leave it out"
             )
 
-    def request(self, config: TransferConfig | TransferWithCacheKeyConfig) -> tuple[Request, range]:
+    def request(self, config: TransferConfig | TransferWithCacheKeyConfig, found_by: float) -> tuple[Request, range]:
         """The push for one configuration, and the layers of the source that it moves.
+
+        Args:
+            config: As the caller gave it.
+            found_by: Until when its owner may be asked for it, on `time.monotonic()`.
 
         Raises:
             NotLinkedError, CacheNotFoundError, LinkLostError, CacheTimeoutError: The destination cannot be found.
@@ -79,9 +83,9 @@ class Destinations:
                 "be 0"
             )
         if isinstance(config, TransferConfig):
-            end, matched = self._by_addresses(config)
+            end, matched = self._by_addresses(config, found_by)
         else:
-            end = self._ends.find(config.cache_key, self._own, self._deadline)
+            end = self._ends.find(config.cache_key, self._own, found_by)
             ranges = LayerRanges(config.src_layer_range, config.dst_layer_range, self._per_layer)
             self._check_kind(end)
             local, remote = self._geometries(end)
@@ -142,7 +146,7 @@ class Destinations:
 
     # --- destinations by address -------------------------------------------------------------------------------------
 
-    def _by_addresses(self, config: TransferConfig) -> tuple[End, Matched]:
+    def _by_addresses(self, config: TransferConfig, found_by: float) -> tuple[End, Matched]:
         ranges = LayerRanges(config.src_layer_range, None, self._per_layer)
         first, count = ranges.of_source(self._shape)
         addrs = config.dst_addrs
@@ -151,9 +155,9 @@ class Destinations:
                 f"dst_addrs has {len(addrs)} addresses and {count // self._per_layer} layers with {self._per_layer} tensors "
                 f"each are sent, which makes {count}; give one address for each tensor"
             )
-        found = self._ends.find_addresses(config.dst_cluster_id, addrs, self._dst_blocks is not None, self._deadline)
+        found = self._ends.find_addresses(config.dst_cluster_id, addrs, self._dst_blocks is not None, found_by)
         key = CacheKeyByIdAndIndex(config.dst_cluster_id, found.cache_id, found.entry)
-        end = self._ends.find(key, self._own, self._deadline)
+        end = self._ends.find(key, self._own, found_by)
         check_same_type(self._shape, uniform(end.shape))
         self._check_kind(end)
         local, remote = self._geometries(end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -76,9 +77,12 @@ class LayerwiseMethods(ManagerParts):
             self._ends, own, per_layer, frozen(src_block_indices), frozen(dst_block_indices), block_bytes, deadline
         )
         planned: list[tuple[Request, range] | CacheError] = []
-        for config in configs:
+        for asked, config in enumerate(configs):
+            # A peer that does not answer when it is asked for its caches must leave time for the other destinations.
+            now = time.monotonic()
+            found_by = now + (deadline - now) / (len(configs) - asked + 1)
             try:
-                planned.append(destinations.request(config))
+                planned.append(destinations.request(config, found_by))
             except (MissingArgumentError, CacheTypeError, CacheValueError, NotSupportedError):
                 raise
             except CacheError as error:  # this destination cannot be reached: the others can

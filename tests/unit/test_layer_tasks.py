@@ -277,3 +277,18 @@ def test_a_task_can_be_cancelled(sites):
     task.cancel()
     assert task.get_results(20000) in ([FAILED] * 2, [FAILED, TIMEOUT], [TIMEOUT, FAILED], [TIMEOUT] * 2)
     assert sites.layers_at(0) == sites.layers_at(1) == []
+
+
+def test_a_peer_that_does_not_say_what_it_has_leaves_time_for_the_others(sites, monkeypatch):
+    sites.sender.push_blocks(cc.BlocksCacheKey(2), sites.paged, [0], [0])  # its owner knows of writes
+    asked = []
+
+    def silent(deadline):
+        asked.append(deadline - time.monotonic())
+        raise cc.CacheTimeoutError("no answer")
+
+    monkeypatch.setattr(sites.sender._peers.get(1).dialogue, "refresh", silent)
+    unknown = cc.TransferWithCacheKeyConfig(cc.BlocksCacheKey(1, 77))
+    task = sites.send(Layers(), [unknown, unknown, sites.key(2)], timeout=20)
+    assert task.get_results(20000) == [TIMEOUT, TIMEOUT, SUCCESS]
+    assert all(seconds < 10 for seconds in asked) and len(asked) == 2
