@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,7 @@ class Destinations:
         dst_blocks: `dst_block_indices`; None unless the destinations are paged.
         block_bytes: `dst_block_memory_size`; None = not said.
         deadline: On `time.monotonic()`.
+        count: How many configurations there are.
 
     Raises:
         CacheIncompatibleError, CacheValueError: Block lists do not go with the kind of the source.
@@ -46,8 +48,11 @@ class Destinations:
         dst_blocks: Any,
         block_bytes: int | None,
         deadline: float,
+        count: int,
     ) -> None:
         self._ends, self._own, self._deadline = ends, own, deadline
+        self._left = count
+        self._found_by = deadline  # until when the owner of the next destination may be asked what it has
         if isinstance(own.shape, LayersShape):
             raise CacheIncompatibleError(
                 f"src_cache is {own.shape.owner}, which was registered by register_layers; transfer_cache_async takes caches "
@@ -66,26 +71,26 @@ class Destinations:
                 f"src_block_indices is given and src_cache is {own.shape.owner}, which is contiguous; leave it out"
             )
 
-    def request(self, config: TransferConfig | TransferWithCacheKeyConfig, found_by: float) -> tuple[Request, range]:
+    def request(self, config: TransferConfig | TransferWithCacheKeyConfig) -> tuple[Request, range]:
         """The push for one configuration, and the layers of the source that it moves.
-
-        Args:
-            config: As the caller gave it.
-            found_by: Until when its owner may be asked for it, on `time.monotonic()`.
 
         Raises:
             NotLinkedError, CacheNotFoundError, LinkLostError, CacheTimeoutError: The destination cannot be found.
             CacheValueError, CacheIncompatibleError, NotSupportedError: It cannot be what is meant.
         """
+        # An owner that does not answer must leave time for the other destinations, and for the bytes.
+        now = time.monotonic()
+        self._found_by = now + (self._deadline - now) / (self._left + 1)
+        self._left = max(1, self._left - 1)
         if self._shape.is_blocks and config.src_batch_index:
             raise CacheValueError(
                 f"src_batch_index is {config.src_batch_index} and src_cache is {self._shape.owner}, which is paged; it must "
                 "be 0"
             )
         if isinstance(config, TransferConfig):
-            end, matched = self._by_addresses(config, found_by)
+            end, matched = self._by_addresses(config)
         else:
-            end = self._ends.find(config.cache_key, self._own, found_by)
+            end = self._ends.find(config.cache_key, self._own, self._found_by)
             ranges = LayerRanges(config.src_layer_range, config.dst_layer_range, self._per_layer)
             self._check_kind(end)
             local, remote = self._geometries(end)
@@ -146,7 +151,7 @@ class Destinations:
 
     # --- destinations by address -------------------------------------------------------------------------------------
 
-    def _by_addresses(self, config: TransferConfig, found_by: float) -> tuple[End, Matched]:
+    def _by_addresses(self, config: TransferConfig) -> tuple[End, Matched]:
         ranges = LayerRanges(config.src_layer_range, None, self._per_layer)
         first, count = ranges.of_source(self._shape)
         addrs = config.dst_addrs
@@ -155,9 +160,9 @@ class Destinations:
                 f"dst_addrs has {len(addrs)} addresses and {count // self._per_layer} layers with {self._per_layer} tensors "
                 f"each are sent, which makes {count}; give one address for each tensor"
             )
-        found = self._ends.find_addresses(config.dst_cluster_id, addrs, self._dst_blocks is not None, found_by)
+        found = self._ends.find_addresses(config.dst_cluster_id, addrs, self._dst_blocks is not None, self._found_by)
         key = CacheKeyByIdAndIndex(config.dst_cluster_id, found.cache_id, found.entry)
-        end = self._ends.find(key, self._own, found_by)
+        end = self._ends.find(key, self._own, self._found_by)
         check_same_type(self._shape, uniform(end.shape))
         self._check_kind(end)
         local, remote = self._geometries(end)

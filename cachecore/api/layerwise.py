@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -74,15 +73,19 @@ class LayerwiseMethods(ManagerParts):
             block_bytes = arguments.integer("dst_block_memory_size", dst_block_memory_size, 0, 2**64 - 1) or None
         own = self._ends.own("src_cache", src_cache)
         destinations = Destinations(
-            self._ends, own, per_layer, frozen(src_block_indices), frozen(dst_block_indices), block_bytes, deadline
+            self._ends,
+            own,
+            per_layer,
+            frozen(src_block_indices),
+            frozen(dst_block_indices),
+            block_bytes,
+            deadline,
+            len(configs),
         )
         planned: list[tuple[Request, range] | CacheError] = []
-        for asked, config in enumerate(configs):
-            # A peer that does not answer when it is asked for its caches must leave time for the other destinations.
-            now = time.monotonic()
-            found_by = now + (deadline - now) / (len(configs) - asked + 1)
+        for config in configs:
             try:
-                planned.append(destinations.request(config, found_by))
+                planned.append(destinations.request(config))
             except (MissingArgumentError, CacheTypeError, CacheValueError, NotSupportedError):
                 raise
             except CacheError as error:  # this destination cannot be reached: the others can
