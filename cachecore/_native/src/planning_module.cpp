@@ -165,6 +165,9 @@ std::shared_ptr<CopyPlan> map_blocks_plan(const Geometry &destination, const Geo
     BlockList written{{}, value_name.c_str(), false};
     BlockList read{{}, key_name.c_str(), false};
     for (const py::handle entry : entries) {
+        if (!PyTuple_Check(entry.ptr()) || PyTuple_GET_SIZE(entry.ptr()) != 2) {
+            refuse(Reason::type, name, " has an item ", shown(entry), "; items() of a mapping gives pairs of blocks");
+        }
         const auto pair = py::reinterpret_borrow<py::tuple>(entry);
         const std::uint64_t key = to_uint64(pair[0], key_name.c_str());
         add_destinations(pair[1], std::string(name) + "[" + std::to_string(key) + "]", written.ids);

@@ -74,3 +74,12 @@ def test_a_map_that_reads_what_it_writes_is_refused() -> None:
             plan_block_map(LOCAL, LOCAL, mapping)
     with pytest.raises(errors.CacheIncompatibleError, match="destination cache gives 64 bytes and one of the source"):
         plan_block_map(LOCAL, Geometry([1, 2], blocks=1, block_bytes=32), {0: 0})
+
+
+def test_a_mapping_with_items_of_its_own_kind_is_refused_in_words() -> None:
+    class Odd(dict[int, int]):
+        def items(self) -> Any:
+            return [[0, 1]]
+
+    with pytest.raises(errors.CacheTypeError, match=r"mapping has an item \[0, 1\]"):
+        plan_block_map(LOCAL, REMOTE, Odd({0: 1}))
