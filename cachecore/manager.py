@@ -185,15 +185,18 @@ class CacheManager(
     @property
     def caches(self) -> tuple[Cache | LayersCache, ...]:
         """Registered and allocated caches, oldest first."""
+        self._check_process()
         return tuple(item.cache for item in self._registry.caches() if item.state is State.LIVE and not item.released)
 
     @property
     def links(self) -> tuple[Peer, ...]:
         """Peers this manager linked to, in any state."""
+        self._check_process()
         return tuple(Peer(link) for link in self._peers.links)
 
     def stats(self) -> Stats:
         """Counters so far; see `Stats`."""
+        self._check_process()
         caches, addresses, nbytes = self._registry.usage()
         allocated = [item.allocation.nbytes for item in self._registry.caches() if item.allocation is not None]
         counted = self._transfers.counters
@@ -285,13 +288,16 @@ class CacheManager(
         return self._allocations.consumed(cache_id, key)
 
     def _enter(self) -> None:
+        self._check_process()
+        if self._closing:
+            raise ManagerClosedError(f"the manager of cluster {self._cluster_id} is closed; make a new one")
+
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedProcessError(
                 f"this manager was made by process {self._pid} and used by its fork {os.getpid()}; threads, sockets "
                 "and device contexts do not survive fork(): make a manager in the child, or start it with spawn"
             )
-        if self._closing:
-            raise ManagerClosedError(f"the manager of cluster {self._cluster_id} is closed; make a new one")
 
 
 def _unsafe(why: str, ranges: Sequence[tuple[int, int]] | list[tuple[int, int]]) -> CacheBusyError:

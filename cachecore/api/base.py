@@ -53,3 +53,11 @@ class ManagerParts:
             ManagerClosedError, ForkedProcessError: It is.
         """
         raise NotImplementedError
+
+    def _check_process(self) -> None:
+        """Refuse a look at the manager in a forked child, where a lock may be held for ever; it may be closed.
+
+        Raises:
+            ForkedProcessError: It is one.
+        """
+        raise NotImplementedError

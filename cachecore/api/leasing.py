@@ -93,6 +93,7 @@ class LeasingMethods(ManagerParts):
     @property
     def leases(self) -> tuple[LeaseInfo, ...]:
         """Every lease that was neither released nor returned by `expired_leases`, in the order of granting."""
+        self._check_process()
         return self._peers.leases.infos
 
 

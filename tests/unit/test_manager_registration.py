@@ -265,6 +265,21 @@ def test_a_forked_child_is_told_at_once(manager, tensors):
     assert "fork" in text and str(os.getpid()) in text
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # forking beside threads, which is the point
+def test_a_forked_child_may_not_even_look_at_the_manager(manager):
+    """Another thread of the parent may have held a lock: nobody would ever release it in the child."""
+    child = os.fork()
+    if child == 0:
+        told = 0
+        for look in (manager.stats, lambda: manager.caches, lambda: manager.links, lambda: manager.leases):
+            try:
+                look()
+            except cc.ForkedProcessError:
+                told += 1
+        os._exit(told)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+
+
 def test_every_capability_of_the_host_has_a_value_and_a_source(manager):
     capabilities = manager.backend.capabilities()
     for name in type(capabilities).__dataclass_fields__:
