@@ -1,8 +1,8 @@
 """The core of a KV connector: blocks are leased on the prefill side, announced, and pulled layer by layer with asyncio.
 
 Start it as `python examples/connector.py`. It starts the prefill side as a process of its own, asks it for two requests
-at once, and uses each layer as soon as it has arrived. Its tensors are numpy arrays, so that it wants a machine without an
-NPU; with one they are torch tensors of the device, and nothing else changes.
+at once, and uses each layer as soon as it has arrived. Its tensors are numpy arrays, for
+a machine without an NPU; with one they are torch tensors of the device.
 """
 
 from __future__ import annotations
