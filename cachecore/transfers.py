@@ -84,18 +84,21 @@ class Transfers:
             steps = (request.whole,) if steps is None else steps
             run.start(steps, after)
             try:
-                for position, step in enumerate(steps):
-                    if before is not None:
-                        run.wait(before, position)
-                    run.move(step)
-                    if landed is not None:
-                        landed(step)
+                try:
+                    for position, step in enumerate(steps):
+                        if before is not None:
+                            run.wait(before, position)
+                        run.move(step)
+                        if landed is not None:
+                            landed(step)
+                finally:
+                    run.finish()
+                if request.consumes is not None:
+                    end.consume(request.consumes, request.deadline)
             except BaseException:
-                run.finish(None)
+                run.count(None)
                 raise
-            run.finish(steps)
-            if request.consumes is not None:
-                end.consume(request.consumes, request.deadline)
+            run.count(steps)
         finally:
             if counted is not None:
                 self.ended(end.cluster_id, counted)
@@ -177,7 +180,10 @@ class Run:
         self._began = 0.0
 
     def start(self, steps: Sequence[Step], after: object = None) -> None:
-        """Count the transfer and wait for what must be true before the first byte. `finish` must follow a success."""
+        """Count the transfer as running and wait for what must be true before the first byte.
+
+        `finish` and `count` must follow a success.
+        """
         transfers, end = self._transfers, self._end
         transfers.driver.bind_thread()
         for step in steps:
@@ -196,7 +202,8 @@ class Run:
                 self._wait_after(after)
             end.prepare(self._op, self._deadline)
         except BaseException:
-            self.finish(None)
+            self.finish()
+            self.count(None)
             raise
 
     def wait(self, before: Callable[[int], None], position: int) -> None:
@@ -233,17 +240,16 @@ class Run:
             raise
         self._done.append(step)
 
-    def finish(self, done: Sequence[Step] | None) -> None:
-        """End the counts, unless something may still be moving.
-
-        Args:
-            done: The steps of a success, None for a failure.
-        """
+    def finish(self) -> None:
+        """It does not run any more, unless something may still be moving."""
         if not self._held:
             self._transfers.registry.end(self._own)
             self._end.end(True)
             if self._release is not None:
                 self._release()
+
+    def count(self, done: Sequence[Step] | None) -> None:
+        """Add it to the counters: the steps of a success, None for a failure."""
         push = self._op is Operation.WRITE
         if done is not None:
             self._transfers.counters.success(push, done, time.monotonic() - self._began)

@@ -483,6 +483,7 @@ def test_a_pull_whose_key_is_removed_meanwhile_does_not_count(two_sided):
     two_sided._ends._consume = removed_before
     with pytest.raises(cc.CacheNotFoundError, match="or removed by its owner"):
         two_sided.pull_cache(key, target, tensor_num_per_layer=1)
+    assert (two_sided.stats().pulls, two_sided.stats().pulls_failed) == (0, 1)
 
 
 def test_of_two_threads_that_release_a_cache_one_does(two_sided):
