@@ -118,7 +118,7 @@ class Registry:
                 blocks_key, self._cluster_id, [c.blocks_key for c in caches if c.blocks_key is not None]
             )
             checked_keys = rules.checked_cache_keys(keys, desc, self._cluster_id, [k for c in caches for k in c.keys])
-            rules.check_no_overlap(new, [self._owned(region, caches) for region in regions])
+            rules.check_no_overlap(new, _owned(regions, caches))
             same = [region for region in regions if region.placement is desc.placement]
             known = {(region.base, region.nbytes) for region in same}
             rules.check_bytes(
@@ -197,15 +197,6 @@ class Registry:
             local = LocalLayers(cache, shape, owned, [one.region for one in placed])
             self._join(local, joined)
             return local
-
-    def _owned(self, region: LocalRegion, caches: Sequence[Registered]) -> rules.OwnedRange:
-        users = [cache for cache in caches if region in cache.regions]
-        exclusive = ""
-        if any(isinstance(user, LocalLayers) for user in users):
-            exclusive = rules.IN_LAYERS
-        elif any(user.allocation is not None for user in users):
-            exclusive = rules.ALLOCATED
-        return rules.OwnedRange(region.base, region.nbytes, ", ".join(map(str, users)), exclusive)
 
     def _check_memory(self, request: RegistrationRequest) -> None:
         self._driver.bind_thread()
@@ -426,6 +417,23 @@ class Registry:
                     del self._regions[region.base, region.nbytes]
             del self._caches[cache.cache.cache_id]
             cache.state = State.GONE
+
+
+def _owned(regions: Iterable[LocalRegion], caches: Iterable[Registered]) -> list[rules.OwnedRange]:
+    """The regions with the names of the caches that lie in them. One pass: there may be thousands of both."""
+    users: dict[LocalRegion, list[Registered]] = {region: [] for region in regions}
+    for cache in caches:
+        for region in cache.regions:
+            users[region].append(cache)
+    owned = []
+    for region, using in users.items():
+        exclusive = ""
+        if any(isinstance(user, LocalLayers) for user in using):
+            exclusive = rules.IN_LAYERS
+        elif any(user.allocation is not None for user in using):
+            exclusive = rules.ALLOCATED
+        owned.append(rules.OwnedRange(region.base, region.nbytes, ", ".join(map(str, using)), exclusive))
+    return owned
 
 
 def _counted_addresses(caches: Iterable[Registered]) -> int:
