@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from cachecore import _arguments as arguments
 from cachecore.api.base import DEFAULT_TIMEOUT, ManagerParts
-from cachecore.errors import CacheIncompatibleError, CacheValueError
+from cachecore.errors import CacheIncompatibleError, CacheNotFoundError, CacheValueError
 from cachecore.layers import LayersCache
 from cachecore.leases import BlockLease, LeaseInfo, pack_blocks
 from cachecore.planning import Geometry, plan_blocks
@@ -49,7 +50,13 @@ class LeasingMethods(ManagerParts):
         else:
             raise CacheIncompatibleError(f"cache is {shape.owner}, which is not paged; only blocks can be leased")
         seconds = _ttl(ttl)
-        return self._peers.leases.grant(cache.cache_id, _packed(blocks, num_blocks), seconds)
+        granted = self._peers.leases.grant(cache.cache_id, _packed(blocks, num_blocks), seconds)
+        try:
+            self._registry.get(cache, "cache")
+        except CacheNotFoundError:  # it was unregistered meanwhile, with the leases that there were
+            self._peers.leases.revoke(granted, time.monotonic())
+            raise
+        return granted
 
     def renew_lease(self, lease: BlockLease, ttl: float) -> None:
         """Let pulls start under a lease for `ttl` seconds from now on, be that more or less than was left.

@@ -518,3 +518,17 @@ def test_leases_take_every_kind_of_block_list_that_transfers_take(pair, kind):
             cc.BlocksCacheKey(1), pair.cache, kind([1, 2]), [0, 1], lease=lease, tensor_num_per_layer=1
         )
     assert pair.arrived([1, 3])
+
+
+def test_no_lease_is_granted_of_a_cache_that_is_unregistered_meanwhile(pair, monkeypatch):
+    leases = pair.owner._peers.leases
+    grant = leases.grant
+
+    def late(*given):
+        pair.owner.unregister_cache(pair.source)
+        return grant(*given)
+
+    monkeypatch.setattr(leases, "grant", late)
+    with pytest.raises(cc.CacheNotFoundError):
+        pair.owner.lease(pair.source, [1], 60)
+    assert pair.owner.leases == ()
