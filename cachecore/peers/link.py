@@ -86,6 +86,7 @@ class Link:
         #: Compares caches of this manager with the peer's, see `watch_layouts`.
         self._compare: Callable[[Sequence[RemoteCache]], tuple[str, ...]] = lambda caches: ()
         self._differences: tuple[str, ...] = ()
+        self._look_pending = False
 
     # --- what it is ----------------------------------------------------------------------------------------------
 
@@ -287,10 +288,13 @@ class Link:
         self.look_at_layouts()
 
     def look_at_layouts(self) -> None:
-        """Compare the layouts of both sides soon, in the worker. Never waits."""
-        self._worker.submit(self._look_at_layouts)
+        """Compare the layouts of both sides soon, in the worker. Never waits. Many changes at once cost one look."""
+        if not self._look_pending:
+            self._look_pending = True
+            self._worker.submit(self._look_at_layouts)
 
     def _look_at_layouts(self) -> None:
+        self._look_pending = False  # first: what changes from now on needs another look
         found = self.layout_differences
         if found != self._differences:
             self._differences = found

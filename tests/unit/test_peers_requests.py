@@ -285,3 +285,22 @@ def test_what_one_question_adds_to_the_error_of_a_lost_link_is_not_told_to_anoth
     for thread in threads:
         thread.join(20)
     assert "may or may not be used up" in told["consume"] and "used up" not in told["claim"]
+
+
+def test_layouts_are_compared_once_for_many_changes_that_come_together(make):
+    looks, go = [], threading.Event()
+
+    def compare(caches):
+        looks.append(len(caches))
+        return ()
+
+    owner, reader = make(1, listen="127.0.0.1:0"), make(2, compare_layouts=compare)
+    link = reader.link(1, owner.address, deadline=soon())
+    until(lambda: looks == [0])
+    reader._worker.submit(lambda: go.wait(20))
+    for cache_id in range(1, 51):
+        owner.publish([record(cache_id)])
+        until(lambda: link.number == owner._sessions._catalogue.number)
+    go.set()
+    until(lambda: looks[-1] == 50)
+    assert looks == [0, 50]
