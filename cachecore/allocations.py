@@ -31,6 +31,7 @@ from cachecore.peers import Peers
 from cachecore.peers.records import CacheRecord
 from cachecore.registry import Registry
 from cachecore.retirement import Retirement
+from cachecore.threads import start_or_log
 from cachecore.types import Cache, CacheDesc, CacheKey, Placement
 
 __all__ = ["Allocations", "tensor_stride"]
@@ -304,12 +305,14 @@ class Allocations:
     # --- freeing what only keys kept -----------------------------------------------------------------------------------
 
     def _free_later(self, cache: Registered) -> None:
-        """Free a cache from a thread of its own, which ends when there is no more to do."""
+        """Free a cache from a thread of its own, which ends when there is no more to do.
+
+        Where no thread can be started now, the next cache tries again, and close() frees what is left.
+        """
         with self._lock:
             self._unused.append(cache)
             if self._freeing is None:
-                self._freeing = threading.Thread(target=self._free, name="cachecore-deallocate", daemon=True)
-                self._freeing.start()
+                self._freeing = start_or_log(self._free, "cachecore-deallocate")
 
     def _free(self) -> None:
         while True:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from cachecore.errors import CacheError, ManagerClosedError
+from cachecore.threads import start
 
 __all__ = ["Job", "Pool"]
 
@@ -134,7 +135,7 @@ class _State:
                 target=_keep_deadlines, args=(self,), name="cachecore-transfer-deadlines", daemon=True
             )
             try:
-                _start(self.keeper)
+                start(self.keeper)
             except BaseException as error:
                 self.keeper = None
                 if not isinstance(error, CacheError):
@@ -196,7 +197,7 @@ class Pool:
         thread = threading.Thread(target=_work, args=(state,), name=f"cachecore-transfer-{number}", daemon=True)
         state.threads.append(thread)
         try:
-            _start(thread)
+            start(thread)
         except BaseException as error:
             if thread.ident is None:
                 state.threads.remove(thread)
@@ -217,7 +218,7 @@ class Pool:
             self._check_open()
             state.jobs.add(job)
             try:
-                _start(threading.Thread(target=_work_once, args=(state, job), name=name, daemon=True))
+                start(threading.Thread(target=_work_once, args=(state, job), name=name, daemon=True))
             except BaseException:
                 state.jobs.discard(job)
                 raise
@@ -243,16 +244,6 @@ class Pool:
     def _check_open(self) -> None:
         if self._state.closed:
             raise ManagerClosedError("the manager is closed, or is being closed; no transfer can start")
-
-
-def _start(thread: threading.Thread) -> None:
-    try:
-        thread.start()
-    except RuntimeError as error:
-        raise CacheError(
-            f"the thread {thread.name} could not be started: {error}. End other threads, or raise the limit of this user "
-            "or container"
-        ) from error
 
 
 def _keep_deadlines(state: _State) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from cachecore.errors import CacheBusyError
 from cachecore.outcome import Outcome
 from cachecore.planning import CopyPlan
+from cachecore.threads import start_or_log
 
 __all__ = ["Quarantine", "has_stopped"]
 
@@ -131,12 +132,7 @@ class Quarantine:
     def _start_poller(self) -> None:
         """With the lock held. Where no thread can be started now, whoever looks at the quarantine next tries again."""
         if self._poller is None:
-            self._poller = threading.Thread(target=self._watch, name="cachecore-quarantine", daemon=True)
-            try:
-                self._poller.start()
-            except RuntimeError:
-                self._poller = None
-                _log.exception("nobody asks for now whether failed transfers have stopped")
+            self._poller = start_or_log(self._watch, "cachecore-quarantine")
 
     def _watch(self) -> None:
         interval = _POLL_INTERVAL

@@ -16,6 +16,7 @@ from cachecore.engine import PeerIdentity
 from cachecore.errors import CacheValueError, ManagerClosedError
 from cachecore.notifications import Notification
 from cachecore.peers.request_messages import Verdict
+from cachecore.threads import start
 
 __all__ = ["MAX_BYTES", "MAX_ENTRIES", "Inbox"]
 
@@ -105,12 +106,17 @@ class Inbox:
             return self._take()[1]
 
     def listen(self, callback: Callable[[Notification], object] | None) -> None:
-        """Give every notification from now on, and those that wait, to `callback`; None = they wait to be polled."""
+        """Give every notification from now on, and those that wait, to `callback`; None = they wait to be polled.
+
+        Raises:
+            CacheError: No thread can be started for it; nothing has changed.
+        """
         with self._changed:
-            self._callback = callback
             if callback is not None and self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                start(thread)
+                self._thread = thread
+            self._callback = callback
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from cachecore.threads import start_or_log
+
 __all__ = ["Worker"]
 
 _logger = logging.getLogger("cachecore.peers")
@@ -30,14 +32,16 @@ class Worker:
         self._stopped = False
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run `job` soon. After `stop` jobs are dropped: what they served is gone."""
+        """Run `job` soon; never raises. After `stop` jobs are dropped: what they served is gone.
+
+        Where no thread can be started now, the next call tries again.
+        """
         with self._lock:
             if self._stopped:
                 return
             self._jobs.put(job)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                self._thread = start_or_log(self._run, self._name)
 
     def stop(self, deadline: float) -> bool:
         """Run what was submitted and end. Returns whether that was over before `deadline` (`time.monotonic()`)."""
