@@ -9,7 +9,8 @@ namespace cachecore {
 
 namespace {
 
-// 1.5 GiB of runs. A slice of tiny pieces in huge blocks names more of them than memory can hold with a few numbers.
+// 1.5 GiB of runs, and twice that where the cuts of both sides differ. A slice of tiny pieces in huge blocks names more
+// of them than memory can hold with a few numbers.
 constexpr std::uint64_t most_sliced_runs = std::uint64_t{1} << 26;
 
 // The slices of one part, checked and of equal total.
