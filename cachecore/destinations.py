@@ -7,9 +7,10 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from cachecore.ends import End, Ends
+from cachecore.ends import End
 from cachecore.engine import Operation
 from cachecore.errors import CacheIncompatibleError, CacheValueError
+from cachecore.finding import Ends
 from cachecore.layerwise import TransferConfig, TransferWithCacheKeyConfig
 from cachecore.local_caches import Registered
 from cachecore.matching import LayerRanges, Matched, UniformMatch, check_same_type, entries_of, match_uniform, uniform

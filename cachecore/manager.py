@@ -32,7 +32,6 @@ from cachecore.api.registering import RegisteringMethods
 from cachecore.copies import Copies
 from cachecore.differences import layout_differences
 from cachecore.driver import BackendDriver
-from cachecore.ends import Ends
 from cachecore.engine import EngineBinding, PeerIdentity
 from cachecore.errors import (
     CacheBusyError,
@@ -41,6 +40,7 @@ from cachecore.errors import (
     StillReachableError,
 )
 from cachecore.events import Listeners
+from cachecore.finding import Ends
 from cachecore.layers import LayersCache
 from cachecore.peer import Peer
 from cachecore.peers import Peers, Security

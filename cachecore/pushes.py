@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from cachecore import _arguments as arguments
-from cachecore.ends import End, Ends
+from cachecore.ends import End
 from cachecore.engine import Operation
 from cachecore.errors import CacheIncompatibleError
+from cachecore.finding import Ends
 from cachecore.local_caches import Registered
 from cachecore.matching import LayerRanges, Matched, entries_of, match_blocks, match_uniform
 from cachecore.planning import CopyPlan, Part, plan_entry, plan_entry_to_blocks, plan_parts

@@ -7,9 +7,10 @@ from typing import Any
 
 from cachecore import _arguments as arguments
 from cachecore import _core
-from cachecore.ends import End, Ends
+from cachecore.ends import End
 from cachecore.engine import Operation
 from cachecore.errors import CacheIncompatibleError, CacheValueError
+from cachecore.finding import Ends
 from cachecore.local_caches import Registered
 from cachecore.matching import Matched
 from cachecore.planning import CopyPlan, Part

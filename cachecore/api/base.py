@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from cachecore.allocations import Allocations
     from cachecore.copies import Copies
     from cachecore.driver import BackendDriver
-    from cachecore.ends import Ends
     from cachecore.events import Listeners
+    from cachecore.finding import Ends
     from cachecore.options import ManagerOptions
     from cachecore.peers import Peers
     from cachecore.pool import Pool
