@@ -63,11 +63,6 @@ class LayersMatch:
         self._layers = tuple(layers)
         self.parts, self.tensor_indexes = self._grouped([pair for pairs in layers for pair in pairs])
 
-    @property
-    def layer_count(self) -> int:
-        """How many layers move."""
-        return len(self.names)
-
     def layer_parts(self, layer: int) -> Sequence[Part]:
         """The parts of one layer, counted from 0 among those that move."""
         return self._grouped(self._layers[layer])[0]
