@@ -26,7 +26,7 @@ from cachecore.registry import Registry
 from cachecore.shape import CacheShape, LayersShape
 from cachecore.types import CacheKey
 
-__all__ = ["Consume", "End", "LocalEnd", "Moved", "RemoteEnd", "keep"]
+__all__ = ["Consume", "End", "LocalEnd", "Moved", "RemoteEnd"]
 
 #: Maps every address to itself, so that `_core.map_plan` only exchanges the sides of a plan.
 _IDENTITY: Final = struct.pack("QQQ", 0, 2**64 - 1, 0)
@@ -37,11 +37,6 @@ _SWAPPED: Final = {
 
 #: Uses up a key of a cache of this manager.
 Consume = Callable[[Registered, CacheKey], None]
-
-
-def keep(cache: Registered, key: CacheKey) -> None:
-    """Pulls consume no keys."""
-
 
 #: What a move returns: how it ended, and the function that judges the outcome's ticket.
 Moved = tuple[Outcome, Callable[[object], bool]]
@@ -124,7 +119,7 @@ class LocalEnd:
         peers: Peers,
         cache: Registered,
         entry: int | None,
-        consume: Consume = keep,
+        consume: Consume,
     ) -> None:
         self._peers = peers
         self.matches: dict[object, Matched] = {}

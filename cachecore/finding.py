@@ -8,7 +8,7 @@ from typing import Final
 from cachecore import _arguments as arguments
 from cachecore.addresses import FoundTensors, find_tensors
 from cachecore.driver import BackendDriver
-from cachecore.ends import Consume, End, LocalEnd, RemoteEnd, keep
+from cachecore.ends import Consume, End, LocalEnd, RemoteEnd
 from cachecore.engine import TransferEngine
 from cachecore.errors import CacheValueError, NotSupportedError
 from cachecore.layers import LayersCache
@@ -29,7 +29,7 @@ class Ends:
     """Finds both ends of a transfer for one manager."""
 
     def __init__(
-        self, cluster_id: int, driver: BackendDriver, registry: Registry, peers: Peers, consume: Consume = keep
+        self, cluster_id: int, driver: BackendDriver, registry: Registry, peers: Peers, consume: Consume
     ) -> None:
         self._cluster_id = cluster_id
         self._driver = driver
