@@ -68,6 +68,8 @@ class _State:
         self.queues: dict[int, deque[Job]] = {}
         self.running: dict[int, int] = {}
         self.jobs: set[Job] = set()
+        #: Those that run, by thread.
+        self.run_by: dict[int, Job] = {}
         self.idle = 0
         self.threads: list[threading.Thread] = []
         self.closed = False
@@ -296,19 +298,23 @@ def _work_once(state: _State, job: Job) -> None:
 
 
 def _run(state: _State, job: Job, done: Callable[[Job], None]) -> None:
+    thread = threading.get_ident()
     try:
+        state.run_by[thread] = job
         job.run()
     except BaseException:  # noqa: BLE001
         _log.exception("a transfer job raised; this is an error of cachecore, please report it")
     finally:
         with state.changed:
+            del state.run_by[thread]
             done(job)
             state.changed.notify_all()
 
 
 def _wait(state: _State, deadline: float) -> bool:
+    own = state.run_by.get(threading.get_ident())  # what it calls at its end must not wait for it
     with state.changed:
-        while state.jobs:
+        while any(job is not own for job in state.jobs):
             left = deadline - time.monotonic()
             if left <= 0:
                 return False

@@ -394,6 +394,19 @@ def test_a_callback_may_close_the_manager(pair):
     assert ended == [None] and all(transfer.done for transfer in running)
 
 
+def test_a_callback_that_closes_the_manager_does_not_wait_for_its_own_transfer(pair):
+    go, ended = threading.Event(), []
+    transfer = pair.pull(after=go)
+
+    def close(transfer):
+        ended.append(pair.reader.close(timeout=3))
+
+    transfer.add_done_callback(close)
+    go.set()
+    wait_for(lambda: ended)
+    assert ended == [None] and pair.arrived()
+
+
 def test_a_task_that_is_cancelled_twice_still_waits_until_nothing_moves(pair):
     go = threading.Event()
 
