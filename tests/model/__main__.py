@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import test_holes
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
-from modelsuite.base import COUNTS, TRANSFERS, WATCHERS
-from modelsuite.machine import SharedProcess, ThreeManagers, TwoManagers
-
-MACHINES = {"two": TwoManagers, "three": ThreeManagers, "shared": SharedProcess}
+from modelsuite.base import COUNTS, ONLY_FIRST, TRANSFERS, WATCHERS
+from modelsuite.machine import MACHINES
 
 
 def main() -> int:
@@ -29,7 +30,13 @@ def main() -> int:
     parser.add_argument("--managers", choices=MACHINES, default="two")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--shrink", action="store_true", help="look for the shortest example of a fault")
+    parser.add_argument("--first", action="store_true", help="end at the first difference")
+    parser.add_argument("--holes", action="store_true", help="see that each hole is found when it is put back")
     asked = parser.parse_args()
+    if asked.holes:
+        return holes()
+    if asked.first:
+        ONLY_FIRST.append(True)
     machine = MACHINES[asked.managers]
     first = int(time.time()) if asked.seed is None else asked.seed
     started = time.monotonic()
@@ -58,6 +65,22 @@ def main() -> int:
         rounds += 1
     report(first, rounds, time.monotonic() - started)
     return 0
+
+
+def holes() -> int:
+    """Put back one after the other."""
+    missed = 0
+    for name, (_, expected) in test_holes.FOUND.items():
+        started = time.monotonic()
+        try:
+            said = test_holes.differs(name)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            said = str(error)
+        found = re.match(rf"DIFFERENCE: .*({expected})", said)
+        missed += not found
+        seconds = time.monotonic() - started
+        print(f"hole {name:12s} {'found' if found else 'MISSED'} in {seconds:5.1f} s: {said[:160]!r}", flush=True)
+    return 1 if missed else 0
 
 
 def report(first: int, rounds: int, seconds: float) -> None:

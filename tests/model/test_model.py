@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from modelsuite.machine import SharedProcess, ThreeManagers, TwoManagers
+from modelsuite.machine import SharedProcess, ThreeManagers, TwoManagers, TwoSided
 
 EXAMPLES = int(os.environ.get("CACHECORE_MODEL_EXAMPLES", "12"))
 SHORT = settings(
@@ -28,3 +28,5 @@ TestThreeManagers = ThreeManagers.TestCase
 TestThreeManagers.settings = SHORT
 TestSharedProcess = SharedProcess.TestCase
 TestSharedProcess.settings = SHORT
+TestTwoSided = TwoSided.TestCase
+TestTwoSided.settings = SHORT

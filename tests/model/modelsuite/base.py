@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import os
 import random
 import sys
 import time
@@ -26,13 +27,22 @@ WATCHERS: list[Callable[[], None]] = []
 TRANSFERS = {
     name + more
     for name in ("pull_blocks", "push_blocks", "pull_cache", "push_cache")
-    for more in ("", "_async", " of an entry", "_async of an entry", " of layers", "_async of layers", " leased")
-} | {"copy_cache", "copy_blocks", "swap_blocks", "transfer_cache_async"}
+    for more in ("", "_async", " of an entry", "_async of an entry", " of layers", "_async of layers")
+} | {
+    "pull_blocks leased",
+    "pull_blocks_async leased",
+    "copy_cache",
+    "copy_blocks",
+    "swap_blocks",
+    "transfer_cache_async",
+}
+
+#: Seconds that a manager may take to notice what another did.
+NOTICED = float(os.environ.get("CACHECORE_MODEL_NOTICED", "15"))
+#: Whether to end at the first difference, without showing the operations before it.
+ONLY_FIRST: list[bool] = []
 
 _pool: list[wire.Worker] = []
-#: The details of one operation. Shrinking drops operations and keeps the details of the others as they are: draws of
-#: hypothesis would make most operations alike, and too many of them fail.
-randoms = st.integers(0, 2**32 - 1).map(random.Random)
 
 
 def workers(count: int) -> list[wire.Worker]:
@@ -66,6 +76,8 @@ class Frame(RuleBasedStateMachine):
 
     #: Clusters 1, 2, ... and the process that each lives in.
     seats: tuple[int, ...] = (0, 1)
+    #: Options of every manager.
+    options: dict[str, object] = {}  # never changed
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,9 +86,11 @@ class Frame(RuleBasedStateMachine):
         self.oracle = Oracle()
         self.addresses: dict[int, str] = {}
         self.lives = 0
+        self.seed = 0
 
-    @initialize(seed=st.integers(0, 2**32 - 1))
+    @initialize(seed=st.integers(0, 2**24 - 1))
     def begin(self, seed: int) -> None:
+        self.seed = seed
         for cluster in self.workers:
             self.make(cluster, seed)
         for me in self.nodes:
@@ -85,9 +99,17 @@ class Frame(RuleBasedStateMachine):
                     self.call(me, "link", other.cluster, self.addresses[other.cluster], timeout=30.0)
                     me.links[other.cluster] = other.life
 
+    def details(self, number: int) -> random.Random:
+        """The details of one operation.
+
+        Shrinking drops operations and keeps the details of the others as they are: draws of hypothesis would make most
+        operations alike, and too many of them fail.
+        """
+        return random.Random(self.seed << 24 | number)
+
     def make(self, cluster: int, seed: int) -> None:
         """A new manager in a worker."""
-        facts = self.ask(cluster, "reset", seed)
+        facts = self.ask(cluster, "reset", seed, dict(self.options))
         self.lives += 1
         self.addresses[cluster] = facts["address"]
         self.oracle.nodes[cluster] = fresh(cluster, self.seats[cluster - 1], seed, self.lives, facts)
@@ -102,7 +124,15 @@ class Frame(RuleBasedStateMachine):
 
     def ask(self, cluster: int, what: str, *arguments: object, **more: object) -> object:
         """Have the worker of a cluster do something."""
-        return self.workers[cluster].ask(cluster, what, *arguments, **more)
+        try:
+            return self.workers[cluster].ask(cluster, what, *arguments, **more)
+        except wire.WorkerFaultError as error:
+            self.fail(f"{named(what, arguments)} was a fault in the worker: {error}")
+        except (wire.WorkerGoneError, BrokenPipeError) as error:
+            for worker in _pool:  # what they know of each other is worth nothing any more
+                worker.kill()
+                worker.start()
+            self.fail(f"{named(what, arguments)} of cluster {cluster} ended or stopped the worker: {error}")
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -118,56 +148,83 @@ class Frame(RuleBasedStateMachine):
         method: str,
         arguments: Sequence[object],
         errors: set[str],
-        effect: Callable[[object], None] | None = None,
+        effect: Callable[[object], str | None] | None = None,
         *,
         label: str = "",
         **more: object,
     ) -> object:
-        """Call a method that must succeed when `errors` is empty, and else fail with one of them and no effect."""
+        """Call a method that must succeed when `errors` is empty, and else fail with one of them and no effect.
+
+        What `effect` returns is counted as the outcome of a success in place of "ok".
+        """
         value = self.call(me, method, *arguments, **more)
-        name = label or method
         shown = f"{method}({', '.join(map(repr, arguments))}, {more}) of cluster {me.cluster}"
+        outcome = None
         if isinstance(value, wire.Failure):
             if value.name not in errors:
                 self.fail(f"{shown} raised {value.name}, not one of {sorted(errors)}: {value.text}")
             if value.landed or value.unknown:
                 self.fail(f"{shown} was refused and moved something: {value}")
-            COUNTS[name, value.name] += 1
+            outcome = value.name
         else:
             if errors:
                 self.fail(f"{shown} returned {value!r} and should have raised one of {sorted(errors)}")
             if effect is not None:
-                effect(value)
-            COUNTS[name, "ok"] += 1
-        self.compare()
-        for watch in WATCHERS:
-            watch()
+                told = effect(value)
+                outcome = told if isinstance(told, str) else None
+        self.count(label or method, outcome or "ok", shown)
         return value
 
-    def compare(self) -> None:
+    def count(self, name: str, outcome: str, shown: str = "") -> None:
+        """An operation has ended: compare everything."""
+        COUNTS[name, outcome] += 1
+        self.compare(shown or name)
+        for watch in WATCHERS:
+            watch()
+
+    def compare(self, shown: str) -> None:
         """Every byte of every manager is as the oracle says."""
         called, answer = self.last
         for node in self.nodes:
             digests = answer.digests if node is called else self.ask(node.cluster, "digests")
             expected = {name: hashlib.blake2b(data, digest_size=8).digest() for name, data in node.buffers.items()}
             if digests != expected:
-                self.explain(node, digests, expected)
+                self.explain(node, digests, expected, shown)
 
-    def explain(self, node: Node, digests: dict[str, bytes], expected: dict[str, bytes]) -> None:
+    def explain(self, node: Node, digests: dict[str, bytes], expected: dict[str, bytes], shown: str) -> None:
         """Fail with the first byte that differs."""
-        assert digests.keys() == expected.keys(), f"cluster {node.cluster} has the buffers {sorted(digests)}"
+        if digests.keys() != expected.keys():
+            self.fail(f"after {shown} cluster {node.cluster} has the buffers {sorted(digests)}")
         for name, data in node.buffers.items():
             if digests[name] != expected[name]:
                 real = self.ask(node.cluster, "content", name)
-                first = next(i for i, (a, b) in enumerate(zip(real, data, strict=True)) if a != b)
-                wrong = sum(a != b for a, b in zip(real, data, strict=True))
-                self.fail(f"cluster {node.cluster}: buffer {name} differs from byte {first} on ({wrong} are wrong)")
+                differing = [i for i, (a, b) in enumerate(zip(real, data, strict=True)) if a != b]
+                self.fail(
+                    f"after {shown} buffer {name} of cluster {node.cluster} differs from byte {differing[0]} on "
+                    f"({len(differing)} are wrong)"
+                )
 
     @staticmethod
     def fail(text: str) -> None:
         """Say it at once: where timing plays a part, the repetitions that follow may not show it again."""
         print(f"DIFFERENCE: {text}", file=sys.stderr, flush=True)
+        if ONLY_FIRST:
+            end_workers()
+            os._exit(1)
         raise AssertionError(text)
+
+    def expect(self, condition: object, text: str) -> None:
+        """Fail unless it is so."""
+        if not condition:
+            self.fail(text)
+
+    def until(self, condition: Callable[[], bool], text: str) -> None:
+        """Wait for what another manager learns a moment later."""
+        end = time.monotonic() + NOTICED
+        while not condition():
+            if time.monotonic() > end:
+                self.fail(f"{text}: not within {NOTICED:g} s")
+            time.sleep(0.002)
 
     # --- choices ----------------------------------------------------------------------------------------------------
 
@@ -177,6 +234,15 @@ class Frame(RuleBasedStateMachine):
     def reachable(self, me: Node) -> list[Node]:
         """Managers `me` can transfer with, itself included."""
         return [me] + [n for n in self.nodes if n is not me and me.links.get(n.cluster) == n.life]
+
+    def lost(self, me: Node) -> list[int]:
+        """Clusters whose manager has ended since `me` linked to it."""
+        return [cluster for cluster, life in me.links.items() if self.oracle.nodes[cluster].life != life]
+
+
+def named(what: str, arguments: Sequence[object]) -> str:
+    """An operation, for messages."""
+    return str(arguments[0]) if what == "call" else what
 
 
 def unused_id(node: Node) -> int:
@@ -189,12 +255,9 @@ def chance(rnd: object, share: float) -> bool:
     return rnd.random() < share
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """For what the other side learns a moment later."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.002)
+def fault(rnd: object, names: Sequence[str], share: float = 0.45) -> str:
+    """What is to be wrong with a call: mostly nothing, else each as often as any other."""
+    return rnd.choice(names) if chance(rnd, share) else ""
 
 
 __all__ = [
@@ -204,8 +267,7 @@ __all__ = [
     "Cache",
     "Frame",
     "chance",
-    "randoms",
+    "fault",
     "real_key",
     "unused_id",
-    "wait_until",
 ]

@@ -86,6 +86,15 @@ class Node:
     leases: list[Lease] = field(default_factory=list)
     inbox: list[tuple[int, str, bytes]] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
+    #: Caches of this manager's own buffers that were unregistered.
+    gone: list[Cache] = field(default_factory=list)
+    #: Caches that were deallocated and are kept by their keys, and the content of their memory, which only peers see.
+    released: dict[int, Cache] = field(default_factory=dict)
+    hidden: dict[str, bytearray] = field(default_factory=dict)
+
+    def memory(self, name: str) -> bytearray:
+        """Content of a buffer, also of a cache that was released."""
+        return self.buffers[name] if name in self.buffers else self.hidden[name]
 
     def of_kind(self, kind: str) -> list[Cache]:
         """Its caches of one kind."""
@@ -97,9 +106,16 @@ class Node:
         self.last_id = cache.cache_id
         self.caches[cache.cache_id] = cache
 
-    def addresses(self) -> int:
-        """What counts against the budget."""
-        return sum(len(c.tensors) for c in self.caches.values() if not c.allocated and c.kind != "layers")
+    def named(self) -> list[Cache]:
+        """Every cache whose keys name it."""
+        return [*self.caches.values(), *self.released.values()]
+
+    def used_up(self, cache: Cache) -> None:
+        """A key of a cache is gone: memory that only keys kept is freed with the last one."""
+        if cache.cache_id in self.released and not any(cache.keys):
+            del self.released[cache.cache_id]
+            for tensor in cache.tensors:
+                del self.hidden[tensor.buffer]
 
 
 def fresh(cluster: int, process: int, seed: int, life: int, facts: dict[str, object]) -> Node:
@@ -131,7 +147,7 @@ class Oracle:
         return errors, node, cache, entry
 
     def _named(self, node: Node, key: Key, *, everything: bool) -> tuple[set[str], Cache | None, int | None]:
-        caches = [cache for cache in node.caches.values() if everything or cache.remote]
+        caches = [cache for cache in node.named() if everything or cache.remote]
         if key[0] == "blocks":
             for cache in caches:
                 if cache.kind == "blocks" and cache.model == key[2]:
@@ -141,6 +157,8 @@ class Oracle:
             for cache in caches:
                 if cache.cache_id == key[2]:
                     if cache.kind != "entries":
+                        if key[3] == 0 and cache.kind == "blocks":
+                            return set(), cache, None
                         return {INCOMPATIBLE, VALUE, NOT_FOUND}, None, None
                     if key[3] >= cache.blocks:
                         return {VALUE}, None, None
@@ -221,6 +239,6 @@ class Oracle:
     @staticmethod
     def move(src: Node, dst: Node, moves: list[tuple]) -> None:
         """Copy."""
-        data = [bytes(src.buffers[a][i : i + n]) for a, i, _, _, n in moves]
+        data = [bytes(src.memory(a)[i : i + n]) for a, i, _, _, n in moves]
         for (_, _, buffer, at, count), part in zip(moves, data, strict=True):
-            dst.buffers[buffer][at : at + count] = part
+            dst.memory(buffer)[at : at + count] = part

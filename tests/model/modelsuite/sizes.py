@@ -14,15 +14,17 @@ BUFFERS = {name: 2048 for name in (*DEVICE, *HOST)} | {name: 4096 for name in LA
 
 #: Blocks (or batch entries) of a tensor, and bytes of one; each product fits a buffer.
 #: Some more often than others, so that caches fit each other.
-BLOCKS = (2, 4, 8)
+BLOCKS = (2, 3, 4, 8)
 BLOCK_BYTES = (32, 64, 64, 64, 128)
 TENSORS = (1, 2, 2, 2, 4)
-MODELS = (1, 2, 3)
+MODELS = (1, 2, 3, 4)
 #: Model ids of the caches of `register_layers`.
 LAYER_MODELS = (11, 12)
-IDS = (0, 1, 2, 3)
+IDS = (0, 1, 2, 3, 4, 5)
 #: (data type number, bytes of an element)
-TYPES = ((4, 1), (4, 1), (4, 1), (4, 1), (1, 2))
+TYPES = ((4, 1), (4, 1), (4, 1), (4, 1), (4, 1), (1, 2))
+#: Most caches of a manager.
+CACHES = 9
 
 
 def content(seed: int, name: str, nbytes: int) -> bytes:

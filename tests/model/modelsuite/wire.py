@@ -19,6 +19,10 @@ class WorkerGoneError(Exception):
     """The worker ended, or did not answer in time."""
 
 
+class WorkerFaultError(Exception):
+    """Something other than a `CacheError` was raised in the worker."""
+
+
 @dataclass(frozen=True)
 class Place:
     """An address inside one of a worker's buffers."""
@@ -53,6 +57,15 @@ class TensorRef:
 
 
 @dataclass(frozen=True)
+class ArrayRef:
+    """A numpy array over a place, for `register_..._tensors`."""
+
+    place: Place
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
 class Failure:
     """A `CacheError` of the worker."""
 
@@ -61,6 +74,13 @@ class Failure:
     text: str
     landed: tuple = ()
     unknown: tuple = ()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Anything but a `CacheError`, with its traceback."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -119,8 +139,8 @@ class Worker:
         """Have one side do something; what it raises that is no `CacheError` ends the test."""
         send(self.process.stdin.fileno(), (cluster, what, arguments, more))
         answer = receive(self.process.stdout.fileno(), self.seconds)
-        if isinstance(answer, str):
-            raise AssertionError(f"cluster {cluster}: {answer}")  # noqa: TRY004  # a report, not a bad type
+        if isinstance(answer, Fault):
+            raise WorkerFaultError(f"cluster {cluster}: {answer.text}")
         return answer
 
     def kill(self) -> None:

@@ -7,27 +7,41 @@ import ctypes
 import hashlib
 import os
 import sys
+import threading
+import time
 import traceback
 from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import numpy as np
+
 import cachecore as cc
 from cachecore.outcome import FailureCause, Outcome
 from cachecore.testing.harness import MemoryHarness
-from modelsuite import wire
-from modelsuite.sizes import BUFFERS, HOST, content
+from modelsuite import holes, wire
+from modelsuite.sizes import BUFFERS, HOST, LAYERED, content
+
+#: Bytes of an allocation that shares none with another: the 950 cuts smaller ones from common ones, and the layers of
+#: a cache that lie in one are registered with everything between them.
+APART = 4 << 20
+#: What callers give and must get back as it was.
+PLAIN = (list, dict, tuple, range, cc.CacheDesc, cc.TransferWithCacheKeyConfig)
 
 
 class Layer(cc.LayerSynchronizer):
     """Says when a layer of `transfer_cache_async` is ready."""
 
-    def __init__(self, ready: bool = True) -> None:
-        self.ready = ready
+    def __init__(self, does: str) -> None:
+        self.does = does
 
     def synchronize_layer(self, layer_index: int, timeout_in_millis: int | None = None) -> bool:
-        return self.ready
+        if not isinstance(timeout_in_millis, int) or not 0 < timeout_in_millis <= 60_000:
+            raise ValueError(f"the milliseconds that are left are {timeout_in_millis}")
+        if self.does == "raises":
+            raise KeyError("on purpose")
+        return self.does == "ready"
 
 
 class Breaker:
@@ -35,6 +49,7 @@ class Breaker:
 
     def __init__(self, manager: cc.CacheManager) -> None:
         self.fail_at = 0
+        self.lock = threading.Lock()
         self.wrap(manager.backend, "copy", 0)
         for binding in manager._engines:
             self.wrap(binding.engine, "transfer", 1)
@@ -44,8 +59,10 @@ class Breaker:
         real = getattr(owner, name)
 
         def method(*arguments: object, **more: object) -> Outcome:
-            self.fail_at -= 1
-            if self.fail_at == 0:
+            with self.lock:
+                self.fail_at -= 1
+                now = self.fail_at == 0
+            if now:
                 return Outcome.untouched_by(FailureCause.NATIVE, arguments[plan_at].chunks, message="on purpose")
             return real(*arguments, **more)
 
@@ -61,17 +78,19 @@ class Side:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    def reset(self, seed: int) -> dict[str, object]:
+    def reset(self, seed: int, options: dict[str, object]) -> dict[str, object]:
         """A new manager, every buffer filled anew."""
         self.end()
-        self.manager = cc.CacheManager(self.cluster_id, listen="127.0.0.1:0")
+        self.manager = cc.CacheManager(self.cluster_id, listen="127.0.0.1:0", options=options)
+        self.waiting = None
         self.memory = MemoryHarness(self.manager.backend)
         self.caches: dict[int, object] = {}
         self.buffers: dict[str, tuple[int, int]] = {}
         self.is_host = self.manager.backend.name == "host"
         for name, nbytes in BUFFERS.items():
             placement = cc.Placement.HOST if name in HOST else cc.Placement.DEVICE
-            address = self.memory.allocate(nbytes, placement)
+            apart = name in LAYERED and not self.is_host
+            address = self.memory.allocate(APART if apart else nbytes, placement)
             self.buffers[name] = address, nbytes
             self.write(address, content(seed, name, nbytes))
         self.breaker = Breaker(self.manager)
@@ -81,7 +100,7 @@ class Side:
             "backend": self.manager.backend.name,
             "optional": limits.remote_access_optional.value_or(True),
             "allocate": limits.allocate_caches.value_or(True),
-            "copies": True,  # also where the vendor does not offer them
+            "two_sided": options.get("manager.remote_cache_accessible") is False,
         }
 
     def end(self) -> None:
@@ -99,21 +118,37 @@ class Side:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     def call(
-        self, method: str, *arguments: object, then: str = "", fill: int | None = None, fail_at: int = 0, **more: object
+        self,
+        method: str,
+        *arguments: object,
+        then: str = "",
+        fill: int | None = None,
+        fail_at: int = 0,
+        never: bool = False,
+        **more: object,
     ) -> wire.Answer:
-        """Call a method of the manager; references become what they stand for."""
+        """Call a method of the manager; references become what they stand for.
+
+        Args:
+            method: Its name.
+            arguments: Of the call.
+            then: What to do with what it returns.
+            fill: How to fill the memory of a cache that is allocated.
+            fail_at: Which native transfer fails, counted from 1.
+            never: Whether it comes after an event that never happens.
+            more: Arguments with names.
+        """
         self.breaker.fail_at = fail_at
         try:
-            result = getattr(self.manager, method)(
-                *(self.resolve(a) for a in arguments), **{name: self.resolve(a) for name, a in more.items()}
-            )
-            if then == "wait":
-                result = result.wait(60.0)
-            elif then == "await":
-                result = asyncio.run(awaited(result))
-            elif then == "results":
-                result = [int(code) for code in result.get_results(60_000)]
+            given = [self.resolve(one) for one in arguments], {name: self.resolve(one) for name, one in more.items()}
+            before = [repr(one) for one in (*given[0], *given[1].values()) if isinstance(one, PLAIN)]
+            after = {"after": threading.Event()} if never else {}
+            result = getattr(self.manager, method)(*given[0], **given[1], **after)
+            if then:
+                result = getattr(self, then)(result)
             value = self.keep(result, fill)
+            if before != [repr(one) for one in (*given[0], *given[1].values()) if isinstance(one, PLAIN)]:
+                raise RuntimeError(f"{method} changed what the caller gave: {before} became {given}")
         except cc.CacheError as error:
             value = wire.Failure(
                 type(error).__name__,
@@ -122,7 +157,73 @@ class Side:
                 tuple(getattr(error, "landed", ())),
                 tuple(getattr(error, "unknown", ())),
             )
+        finally:
+            self.breaker.fail_at = 0
         return wire.Answer(value, self.digests())
+
+    # --- what is done with the handle of a transfer -----------------------------------------------------------------
+
+    def wait(self, transfer: object) -> object:
+        """Wait for all of it."""
+        return transfer.wait(60.0)
+
+    def await_(self, transfer: object) -> object:
+        """As a server waits for it."""
+        return asyncio.run(awaited(transfer))
+
+    def layers(self, transfer: object) -> object:
+        """Wait for every layer, then for all of it."""
+        for layer in range(transfer.progress.layers):
+            transfer.wait_layer(layer, 60.0)
+        transfer.wait(60.0)
+        progress = transfer.progress
+        if progress.layers_done != progress.layers:
+            raise RuntimeError(f"{transfer} has ended with {progress}")
+        return None
+
+    def cancel(self, transfer: object) -> object:
+        """Cancel it at once, and wait for what that gives."""
+        transfer.cancel()
+        return transfer.wait(60.0)
+
+    def leave(self, transfer: object) -> object:
+        """Let it wait for its event until `end_waiting`."""
+        self.waiting = transfer
+        return None
+
+    def results(self, task: object) -> list[int | None]:
+        """One status for each destination."""
+        return [None if code is None else int(code) for code in task.get_results(60_000)]
+
+    def begun(self) -> bool:
+        """Whether the transfer that waits for its event is counted by both sides."""
+        return any(cache.running for cache in self.manager._registry.caches())
+
+    def claimed(self) -> bool:
+        """Whether a pull runs under a lease of this manager."""
+        return any(info.readers for info in self.manager.leases)
+
+    def end_waiting(self) -> str:
+        """Cancel it; returns its error."""
+        self.waiting.cancel()
+        error = self.waiting.exception(60.0)
+        if getattr(error, "landed", ()) or getattr(error, "unknown", ()):
+            raise RuntimeError(f"{self.waiting} was cancelled before it began and moved {error.landed}")
+        self.waiting = None
+        return type(error).__name__
+
+    # --- what managers know -----------------------------------------------------------------------------------------
+
+    def link_is_lost(self, cluster: int) -> bool:
+        """Whether the end of a peer was noticed."""
+        return self.manager._peers.get(cluster).state == "LOST"
+
+    def numbers(self, cluster: int | None) -> int:
+        """Of the last change of a catalogue: of the manager's own, or of a peer's as far as it is known."""
+        peers = self.manager._peers
+        return peers._sessions._catalogue.number if cluster is None else peers.get(cluster).number
+
+    # --- arguments and results --------------------------------------------------------------------------------------
 
     def resolve(self, given: object) -> object:
         """What a reference stands for."""
@@ -137,12 +238,17 @@ class Side:
             return cc.TensorSpec(
                 self.resolve(given.place), given.shape, given.strides, cc.DataType(given.data_type), cc.Placement.DEVICE
             )
+        if isinstance(given, wire.ArrayRef):
+            kind = np.dtype(given.dtype)
+            count = int(np.prod(given.shape)) * kind.itemsize
+            memory = (ctypes.c_uint8 * count).from_address(self.resolve(given.place))
+            return np.frombuffer(memory, kind).reshape(given.shape)
         if isinstance(given, list):
             return [self.resolve(item) for item in given]
         if isinstance(given, dict):
             return {key: self.resolve(item) for key, item in given.items()}
-        if given in ("layers that are ready", "a layer that is never ready"):
-            return Layer(given == "layers that are ready")
+        if isinstance(given, str) and given.startswith("synchronizer: "):
+            return Layer(given.removeprefix("synchronizer: "))
         return given
 
     def keep(self, result: object, fill: int | None) -> object:
@@ -187,9 +293,27 @@ class Side:
         """One buffer, for messages."""
         return self.memory.read(*self.buffers[name])
 
-    def notifications(self) -> list[tuple[int, str, bytes]]:
+    def notifications(self, how: str, count: int) -> list[tuple[int, str, bytes]]:
         """What came, oldest first."""
-        return [(note.cluster_id, note.name, bytes(note.payload)) for note in self.manager.notifications()]
+        manager = self.manager
+        got: list[object] = []
+        if how == "wait":
+            while (note := manager.wait_notification(0.0)) is not None:
+                got.append(note)
+        elif how == "callback":
+            manager.on_notification(got.append)
+            end = time.monotonic() + 60.0
+            while len(got) < count and time.monotonic() < end:
+                time.sleep(0.001)
+            try:
+                manager.notifications()
+            except cc.CacheValueError:
+                pass
+            else:
+                raise RuntimeError("notifications are polled although a callback takes them")
+            manager.on_notification(None)
+        got += manager.notifications()
+        return [(note.cluster_id, note.name, bytes(note.payload)) for note in got]
 
 
 async def awaited(transfer: object) -> object:
@@ -202,6 +326,7 @@ def main() -> None:
     incoming, outgoing = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # whatever prints must not reach the pipe
     sides: dict[int, Side] = {}
+    holes.open_hole(os.environ.get("CACHECORE_MODEL_HOLE", ""))
     while True:
         try:
             cluster, what, arguments, more = wire.receive(incoming, 86400.0)
@@ -213,7 +338,7 @@ def main() -> None:
             side = sides.setdefault(cluster, Side(cluster))
             answer = getattr(side, what)(*arguments, **more)
         except Exception as error:  # anything but a CacheError is a fault that ends the test
-            answer = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+            answer = wire.Fault(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
         wire.send(outgoing, answer)
 
 

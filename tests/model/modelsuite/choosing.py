@@ -1,0 +1,222 @@
+"""Choosing caches, keys, blocks and layers for transfers: mostly such that it succeeds, else with one thing wrong."""
+
+from __future__ import annotations
+
+from modelsuite import wire
+from modelsuite.base import Frame, chance
+from modelsuite.oracle import NOT_FOUND, Cache, Key, Node
+
+#: How a transfer is called: blocking, or what is done with its handle.
+FORMS = ["", "", "", "", "", "wait", "await_", "layers", "wait layerwise", "layers layerwise"]
+#: What can be wrong with every transfer.
+FAULTS = ["key", "none", "none", "type", "type", "unlinked", "unlinked", "stale", "late", "late", "cancelled"]
+#: Seconds of transfers that are to be late.
+SHORT = 0.03
+
+
+class Choosing(Frame):
+    """Draws for all rules that move bytes."""
+
+    #: The manager that transfers go to while links to it are lost.
+    towards: Node | None = None
+    #: What the call that was planned last would move: source, destination, pieces.
+    moves: tuple[Node, Node, list[tuple]] | None = None
+
+    def draw_pair(
+        self, rnd: object, own_kind: str, other_kind: str, wrong: str = ""
+    ) -> tuple[Node, Cache, Node, Cache] | None:
+        """A cache of the caller and another one; they fit each other unless that is what is wrong."""
+        if self.towards is not None:
+            return self.towards_the_lost(rnd, own_kind, other_kind)
+        fitting, uneven, unlike, same, hidden = [], [], [], [], []
+        for me in self.nodes:
+            for own in me.of_kind(own_kind):
+                for node in self.reachable(me):
+                    for other in node.of_kind(other_kind):
+                        pair = me, own, node, other
+                        crossing = node.process != me.process
+                        named = other.model is not None or other.kind == "entries"
+                        fits = named and other.data_type == own.data_type and len(other.tensors) == len(own.tensors)
+                        even = own.block_bytes == other.block_bytes
+                        if node is me and sharing(own, other):
+                            same.append(pair)
+                        elif (crossing and not own.remote) or (node is not me and not other.remote):
+                            hidden.append(pair)
+                        else:
+                            if fits and not even:
+                                uneven.append(pair)
+                            if fits and (even or own_kind != "blocks" or other_kind != "blocks"):
+                                fitting.append(pair)
+                            elif not fits:
+                                unlike.append(pair)
+        if uneven and (wrong == "slices" or (wrong == "fit" and chance(rnd, 0.7))):
+            return rnd.choice(uneven)
+        found = {"overlap": same, "fit": unlike, "hidden": hidden}.get(wrong) or fitting
+        if not found:
+            return rnd.choice(unlike) if unlike and chance(rnd, 0.1) else None
+        if found is fitting:
+            apart = [pair for pair in fitting if pair[0] is not pair[2]]
+            return rnd.choice(apart if apart and chance(rnd, 0.9) else fitting)
+        return rnd.choice(found)
+
+    def towards_the_lost(self, rnd: object, own_kind: str, other_kind: str) -> tuple[Node, Cache, Node, Cache] | None:
+        """The other cache was there before its manager ended: any one that looks like one."""
+        node = self.towards
+        owners = [me for me in self.nodes if node.cluster in self.lost(me) and me.of_kind(own_kind)]
+        if not owners:
+            return None
+        me = rnd.choice(owners)
+        own = rnd.choice(me.of_kind(own_kind))
+        model = 1 if other_kind != "entries" else None
+        return me, own, node, Cache(1, other_kind, own.data_type, own.tensors, True, model=model, layers=own.layers)
+
+    def draw_key(self, rnd: object, me: Node, node: Node, cache: Cache, wrong: str = "") -> Key:
+        """A key that names the cache, or nearly."""
+        cluster = node.cluster
+        if wrong == "unlinked":
+            strangers = [one.cluster for one in self.nodes if one is not me and one.cluster not in me.links]
+            cluster = rnd.choice(strangers) if strangers else me.cluster + 40
+        if cache.kind != "entries":
+            if wrong == "key" or cache.model is None:
+                return ("blocks", cluster, 77)
+            if cache.kind == "blocks" and chance(rnd, 0.2):
+                return ("index", cluster, cache.cache_id, 0)
+            return ("blocks", cluster, cache.model)
+        entry = rnd.randrange(cache.blocks)
+        if wrong == "key":
+            return ("req", cluster, 99, 1) if chance(rnd, 0.7) else ("index", cluster, cache.cache_id, cache.blocks + 1)
+        names = [key for key in cache.keys if key]
+        if names and chance(rnd, 0.6):
+            kind, _, *rest = rnd.choice(names)
+            return (kind, cluster, *rest)
+        return ("index", cluster, cache.cache_id, entry)
+
+    def draw_own(self, rnd: object, me: Node, own: Cache, wrong: str) -> tuple[wire.CacheRef, set[str]]:
+        """The caller's cache, or one that was unregistered."""
+        stale = [cache for cache in me.gone if cache.kind == own.kind]
+        if wrong == "stale" and stale:
+            return wire.CacheRef(rnd.choice(stale).cache_id), {NOT_FOUND}
+        return wire.CacheRef(own.cache_id), set()
+
+    def draw_blocks(self, rnd: object, src: int, dst: int, wrong: str = "") -> tuple[list[int], list[int]]:
+        """Ids that exist and are not written twice, unless they are what is wrong."""
+        count = rnd.randint(1, min(src, dst))
+        source, target = rnd.sample(range(src), count), rnd.sample(range(dst), count)
+        if chance(rnd, 0.5):
+            source.sort()
+            target.sort()
+        elif chance(rnd, 0.2):
+            source = [source[0]] * count  # a source may repeat
+        if wrong == "ids":
+            what = rnd.randrange(5)
+            if what == 0:
+                source[-1] = src
+            elif what == 1:
+                target[-1] = dst + 3
+            elif what == 2:
+                target.append(target[0])
+                source.append(source[0])
+            elif what == 3:
+                source = source[:-1]
+            else:
+                source, target = [], []
+        return source, target
+
+    def draw_ranges(
+        self, rnd: object, src: Cache, dst: Cache, wrong: str = ""
+    ) -> tuple[range | None, range | None, int]:
+        """Layers of both sides and tensors of a layer."""
+        per_layer = rnd.choice([1, 2, 2])
+        if len(src.tensors) % 2 or len(dst.tensors) % 2:
+            per_layer = 1
+        if wrong == "layers" and chance(rnd, 0.4):
+            return None, None, rnd.choice([3, 2 * max(len(src.tensors), len(dst.tensors))])
+        if wrong != "layers" and chance(rnd, 0.6):
+            return None, None, per_layer
+        left, right = len(src.tensors) // per_layer, len(dst.tensors) // per_layer
+        count = rnd.randint(1, max(1, min(left, right)))
+        first, other = rnd.randint(0, max(0, left - count)), rnd.randint(0, max(0, right - count))
+        ranges = [range(first, first + count), range(other, other + count)]
+        if wrong == "layers":
+            side, total = rnd.randrange(2), (left, right)
+            bad = [range(total[side], total[side] + 1), range(0), range(ranges[side].start, ranges[side].stop + 1)]
+            ranges[side] = rnd.choice(bad)
+        return ranges[0], ranges[1], per_layer
+
+    def draw_slices(self, rnd: object, src_bytes: int, dst_bytes: int, must: bool, wrong: str = "") -> tuple:
+        """Parts of blocks, as many bytes on both sides: anywhere, or the start of blocks that are partly filled."""
+        if wrong != "slices" and not must and chance(rnd, 0.7):
+            return None, None
+        total = rnd.choice([8, 16, 32])
+        slices = []
+        partly = chance(rnd, 0.3)
+        for size in (src_bytes, dst_bytes):
+            count = 1 if partly else rnd.choice([1, 2, 4])
+            nbytes = total // count
+            stride = rnd.choice([nbytes, nbytes, 2 * nbytes]) if count > 1 else 0
+            if (count - 1) * stride + nbytes > size:
+                stride = nbytes if count > 1 else 0
+            reach = (count - 1) * stride + nbytes
+            slices.append((0 if partly else rnd.randint(0, size - reach), nbytes, count, stride))
+        if wrong == "slices":
+            if chance(rnd, 0.5):
+                _, nbytes, count, stride = slices[0]
+                slices[0] = (src_bytes, nbytes, count, stride)
+            else:
+                slices[1] = (0, total - 1, 1, 0)
+        return tuple(slices)
+
+    def go(
+        self,
+        rnd: object,
+        me: Node,
+        method: str,
+        arguments: list[object],
+        errors: set[str],
+        more: dict[str, object],
+        label: str = "",
+        then: object = None,
+        wrong: str = "",
+    ) -> None:
+        """Perform it, blocking or in one of the other forms."""
+        moves = self.moves if not errors else None
+        form = rnd.choice(FORMS)
+        more = {name: value for name, value in more.items() if value is not None} | {"timeout": 60.0}
+        if wrong == "none":
+            arguments[rnd.choice([0, 1])] = None
+            errors = errors | {"MissingArgumentError"}
+        elif wrong == "type":
+            what = rnd.randrange(4)
+            if what < 2:
+                arguments[what] = "a cache"
+            else:
+                more["tensor_num_per_layer" if what == 2 else "src_layer_range"] = "2"
+            errors = errors | {"CacheTypeError"}
+        elif wrong == "late":
+            more |= {"never": True, "timeout": SHORT}
+            # A look-up that asks the peer, or the claim of a lease, may also be late.
+            errors = (errors or {"TransferTimeoutError"}) | {"CacheTimeoutError", "LinkLostError"}
+        elif wrong == "cancelled":
+            form = "cancel"
+            more["never"] = True
+            errors = errors or {"TransferCancelledError"}
+
+        def effect(value: object) -> None:
+            self.oracle.move(*moves)
+            if then is not None:
+                then()
+
+        name = method + label
+        if form:
+            method += "_async"
+            name = method + label
+            how, _, layerwise = form.partition(" ")
+            more["then"] = how
+            if layerwise:
+                more["layerwise"] = True
+        self.perform(me, method, arguments, errors, effect, label=name, **more)
+
+
+def sharing(one: Cache, other: Cache) -> bool:
+    """Whether two caches lie in one buffer."""
+    return bool({t.buffer for t in one.tensors} & {t.buffer for t in other.tensors})

@@ -1,0 +1,64 @@
+"""The machine finds each hole of the library that cachecore stands in for, when it is put back.
+
+`python tests/model --holes` tries all of them. Here only some are, see `IN_EVERY_RUN`.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODEL = Path(__file__).parent
+#: Which hole: (the machine, what is said of the difference, which names the operation).
+FOUND = {
+    "1": ("two", r"pull_cache"),
+    "2": ("two", r"(pull|push)_blocks"),
+    "3": ("two", r"(pull|push)_blocks.* should have raised .*CacheIncompatibleError|after (pull|push)_blocks"),
+    "4": ("two", r"push_cache.*should have raised .*CacheIncompatibleError|push_cache"),
+    "5": ("two", r"(pull|push)_blocks.*should have raised .*CacheIncompatibleError"),
+    "6": ("two", r"pull_blocks"),
+    "7": ("two", r"push_(blocks|cache)\(.*returned None and should have raised"),
+    "8": ("two", r"(pull|push)_blocks_async of cluster \d failed at layer \d and told of \(\)"),
+    "9-layers": ("two", r"transfer_cache_async"),
+    "9-abort": ("two", r"transfer_cache_async left a result None"),
+    "9-exception": ("two", r"transfer_cache_async told of \[.*\] and the synchronizer raises"),
+    "9-timeout": ("two", r"transfer_cache_async told of"),
+    "9-pairs": ("two", r"transfer_cache_async.*raised Cache(Incompatible|Value)Error, not one of"),
+    "9-configs": ("two", r"transfer_cache_async changed what the caller gave"),
+    "10": ("two", r"copy_blocks\(.*\{\}.*should have raised"),
+    "11": ("two", r"swap_blocks\(.*CacheNotFoundError"),
+    "12": ("two", r"raised CacheNotFoundError, not one of"),
+    "13": ("two", r"cluster \d notices the end of cluster \d: not within"),
+    "14": ("shared", r"reset was a fault in the worker: .*there is a manager in this process already"),
+}
+#: Found within a second or two; the others would make every run longer.
+IN_EVERY_RUN = ("3", "9-configs", "12")
+SECONDS = 120
+
+
+def differs(name: str) -> str:
+    """What the machine says about a hole.
+
+    Args:
+        name: Which.
+    """
+    managers, _ = FOUND[name]
+    run = subprocess.run(
+        [sys.executable, str(MODEL), "--first", "--operations", "20000", "--managers", managers, "--seed", "1"],
+        env=os.environ | {"CACHECORE_MODEL_HOLE": name, "CACHECORE_MODEL_NOTICED": "3"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert run.returncode == 1, f"nothing was found with hole {name} open:\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}"
+    return run.stderr[run.stderr.index("DIFFERENCE: ") :]
+
+
+@pytest.mark.parametrize("name", IN_EVERY_RUN)
+def test_a_hole_that_is_put_back_is_found(name: str) -> None:
+    said = differs(name)
+    assert re.match(rf"DIFFERENCE: .*({FOUND[name][1]})", said), said
