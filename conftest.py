@@ -1,10 +1,18 @@
-"""Runs the Python examples of README.md and docs/ as tests. Those of one page share one namespace, top to bottom."""
+"""For all tests: no time limits on single examples of hypothesis, and the Python examples of README.md and docs/ as tests.
+
+The examples of one page share one namespace, top to bottom.
+"""
 
 import traceback
 
+from hypothesis import settings
 from sybil import Example, Sybil
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown import CodeBlockParser, SkipParser
+
+# A busy machine or a sanitizer makes any example slow; how fast things are is not tested but measured.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 class Evaluator(PythonEvaluator):

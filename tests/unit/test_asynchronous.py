@@ -261,7 +261,7 @@ def test_a_cancelled_task_cancels_its_transfer_and_ends_when_nothing_moves_any_m
 
 def test_a_deadline_starts_with_the_call_and_runs_in_the_queue_too(pair):
     go = threading.Event()
-    running = [pair.pull(after=go) for _ in range(2)]
+    running = [pair.pull([block], after=go) for block in range(2)]
     late = pair.pull(timeout=0.02)
     time.sleep(0.05)
     go.set()
@@ -287,13 +287,13 @@ def test_an_exception_in_a_worker_is_never_a_success(pair, monkeypatch):
 
 def test_a_barrier_waits_for_transfers_in_the_queue(pair):
     go = threading.Event()
-    for _ in range(3):
-        pair.pull(after=go)
+    for block in range(3):
+        pair.pull([block], after=go)
     with pytest.raises(cc.CacheTimeoutError):
         pair.reader._transfers.barrier(1, time.monotonic() + 0.05)
     go.set()
     pair.reader._transfers.barrier(1, time.monotonic() + 10)
-    assert pair.arrived()
+    assert pair.arrived(range(3))
 
 
 def test_a_peer_that_holds_threads_does_not_hold_up_another(pair):
