@@ -6,7 +6,21 @@ from modelsuite.base import chance, fault, real_key
 from modelsuite.choosing import FAULTS, Choosing
 from modelsuite.oracle import INCOMPATIBLE, VALUE, Cache, Key, Node
 
-ENTRY_FAULTS = [*FAULTS, "fit", "fit", "fit", "overlap", "overlap", "ids", "layers", "size", "hidden", "kind"]
+ENTRY_FAULTS = [
+    *FAULTS,
+    "key",
+    "stale",
+    "fit",
+    "fit",
+    "fit",
+    "overlap",
+    "overlap",
+    "ids",
+    "layers",
+    "size",
+    "hidden",
+    "kind",
+]
 
 
 class EntryRules(Choosing):

@@ -23,7 +23,7 @@ FANOUT_FAULTS = [
     "broken",
     "broken",
 ]
-FANOUT_FAULTS += ["raises", "raises", "never"]
+FANOUT_FAULTS += ["raises", "raises", "never", "never"]
 
 
 class FanoutRules(BlockRules):

@@ -49,8 +49,6 @@ class LayerRules(Choosing):
             source, target = (source, target) if wrong == "ids" else (ids[:half], ids[half : 2 * half])
         elif wrong == "overlap":
             source = target[:]
-        common = [name for name in own.layers if name in other.layers]
-        names = None if chance(rnd, 0.5) or not common else rnd.sample(common, rnd.randint(1, len(common)))
         key = self.draw_key(rnd, me, node, other, wrong)
         if key[0] != "blocks":
             key = ("blocks", key[1], other.model)
@@ -58,6 +56,8 @@ class LayerRules(Choosing):
         if named is not None and named is not other:
             other = named
             src, dst = (other, own) if pull else (own, other)
+        common = [name for name in own.layers if name in other.layers]
+        names = None if chance(rnd, 0.5) or not common else rnd.sample(common, rnd.randint(1, len(common)))
         own_reference, stale = self.draw_own(rnd, me, own, wrong)
         errors |= stale
         if wrong == "names":

@@ -29,12 +29,16 @@ class LocalRules(EntryRules):
             arguments[rnd.choice([which, caches])] = "1"
             errors = errors | {"CacheTypeError"}
         elif wrong == "stale":
-            paged = method != "copy_cache"
-            stale = [cache for cache in me.gone if (cache.kind == "blocks") is paged]
-            # Of caches in exactly that place in the call nothing else is wrong: what is looked at is whether they live.
-            same = [cache for cache in stale if arguments[which] == wire.CacheRef(cache.cache_id)]
-            if stale and not same and isinstance(arguments[which], wire.CacheRef):
-                arguments[which] = wire.CacheRef(rnd.choice(stale).cache_id)
+            kind = "entries" if method == "copy_cache" else "blocks"
+            named = [i for i in range(caches) if isinstance(arguments[i], wire.CacheRef)]
+            if not any(cache.kind == kind for cache in me.gone):
+                used = [arguments[i].cache_id for i in named]
+                spare = [c for c in me.of_kind(kind) if not c.allocated and c.cache_id not in used]
+                if spare:
+                    self.take_back(me, rnd.choice(spare))
+            stale = [cache for cache in me.gone if cache.kind == kind]
+            if stale:
+                arguments[rnd.choice(named)] = wire.CacheRef(rnd.choice(stale).cache_id)
                 errors = errors | {NOT_FOUND}
         elif wrong == "kind":
             kind = "blocks" if method == "copy_cache" else "entries"

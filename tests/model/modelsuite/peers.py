@@ -7,6 +7,10 @@ from modelsuite.base import COUNTS, chance, fault, real_key
 from modelsuite.choosing import Choosing
 from modelsuite.oracle import VALUE, Node
 
+#: What is tried while a transfer waits: giving back its caches, paged or contiguous, and the rest.
+WAITING = ["own cache", "own cache", "other cache", "other cache", "entries", "entries", "entries", "entries"]
+WAITING += ["unlink", "unlink", "notify", "release_lease"]
+
 
 class PeerRules(Choosing):
     """`link`, `unlink`, `notify` and its family, and restarts."""
@@ -53,7 +57,7 @@ class PeerRules(Choosing):
     def unlink(self, rnd: object) -> None:
         me = self.any_node(rnd)
         linked = list(me.links)
-        wrong = fault(rnd, ["stranger", "missing", "id"], 0.25)
+        wrong = fault(rnd, ["stranger", "missing", "id", "id"], 0.33)
         if linked and not wrong:
             self.drop(me, rnd.choice(linked))
         elif wrong == "missing":
@@ -168,7 +172,7 @@ class PeerRules(Choosing):
 
     def while_one_waits(self, rnd: object) -> None:
         """A transfer waits for an event that never comes: what must not go on under it says so and can be repeated."""
-        under = rnd.choice(["own cache", "other cache", "entries", "entries", "unlink", "notify", "release_lease"])
+        under = rnd.choice(WAITING)
         kind = "entries" if under == "entries" else "blocks"
         for _ in range(12):
             pair = self.draw_pair(rnd, kind, kind)

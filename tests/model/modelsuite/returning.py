@@ -56,7 +56,7 @@ class ReturnRules(RegisterRules, EntryRules):
         for name in names:
             del me.buffers[name]
         if not cache.allocated and all(t.buffer in DEVICE for t in cache.tensors):
-            me.gone = [*me.gone, cache][-4:]
+            me.gone = [*me.gone, cache][-8:]
 
     # --- allocating -------------------------------------------------------------------------------------------------
 

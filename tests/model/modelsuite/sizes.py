@@ -15,7 +15,7 @@ BUFFERS = {name: 2048 for name in (*DEVICE, *HOST)} | {name: 4096 for name in LA
 #: Blocks (or batch entries) of a tensor, and bytes of one; each product fits a buffer.
 #: Some more often than others, so that caches fit each other.
 BLOCKS = (2, 3, 4, 8)
-BLOCK_BYTES = (32, 64, 64, 64, 128)
+BLOCK_BYTES = (32, 64, 64, 64, 96)
 TENSORS = (1, 2, 2, 2, 4)
 MODELS = (1, 2, 3, 4)
 #: Model ids of the caches of `register_layers`.
