@@ -45,7 +45,7 @@ WEIGHTS = {
     "unlink": 11,
     "restart": 6,
     "notify": 22,
-    "while_one_waits": 40,
+    "while_one_waits": 44,
     "a_cpu_cache": 3,
     "remap_registered_memory": 6,
     "query_register_mem_status": 6,

@@ -9,7 +9,7 @@ from modelsuite.oracle import VALUE, Node
 
 #: What is tried while a transfer waits: giving back its caches, paged or contiguous, and the rest.
 WAITING = ["own cache", "own cache", "other cache", "other cache", "entries", "entries", "entries", "entries"]
-WAITING += ["unlink", "unlink", "notify", "release_lease"]
+WAITING += ["unlink", "unlink", "notify", "notify", "notify", "release_lease", "release_lease"]
 
 
 class PeerRules(Choosing):
