@@ -13,7 +13,6 @@ on all of them.
 import logging as _logging
 from importlib.metadata import version as _version
 
-from cachecore.cache_task import CacheTask
 from cachecore.errors import (
     AddressBudgetError,
     AddressMovedError,
@@ -50,7 +49,6 @@ from cachecore.errors import (
     TransferError,
     TransferTimeoutError,
 )
-from cachecore.handles import Progress, Transfer
 from cachecore.layers import LayersCache, LayerTensor, TensorSpec
 from cachecore.layerwise import LayerSynchronizer, TransferConfig, TransferWithCacheKeyConfig
 from cachecore.leases import BlockLease, LeaseInfo
@@ -61,6 +59,8 @@ from cachecore.peer import Peer
 from cachecore.peers import InsecureLinkWarning, Security
 from cachecore.slices import BlockSlice
 from cachecore.stats import Stats
+from cachecore.transfers.cache_task import CacheTask
+from cachecore.transfers.handles import Progress, Transfer
 from cachecore.types import (
     NO_ID,
     BlocksCacheKey,

@@ -15,7 +15,6 @@ from types import TracebackType
 from cachecore import _arguments as arguments
 from cachecore import options as manager_options
 from cachecore import plugins, selection
-from cachecore.allocations import Allocations
 from cachecore.api.allocating import AllocatingMethods
 from cachecore.api.asynchronous import AsynchronousMethods
 from cachecore.api.base import DEFAULT_TIMEOUT
@@ -29,8 +28,6 @@ from cachecore.api.notifying import NotifyingMethods
 from cachecore.api.pulling import PullingMethods
 from cachecore.api.pushing import PushingMethods
 from cachecore.api.registering import RegisteringMethods
-from cachecore.copies import Copies
-from cachecore.differences import layout_differences
 from cachecore.driver import BackendDriver
 from cachecore.engine import EngineBinding, PeerIdentity
 from cachecore.errors import (
@@ -40,18 +37,21 @@ from cachecore.errors import (
     StillReachableError,
 )
 from cachecore.events import Listeners
-from cachecore.finding import Ends
 from cachecore.layers import LayersCache
 from cachecore.peer import Peer
 from cachecore.peers import Peers, Security
-from cachecore.pool import Pool
-from cachecore.pulls import Pulls
-from cachecore.pushes import Pushes
-from cachecore.registrar import Registrar
-from cachecore.registry import Registry, State
-from cachecore.retirement import Retirement
+from cachecore.registration.allocations import Allocations
+from cachecore.registration.registrar import Registrar
+from cachecore.registration.registry import Registry, State
+from cachecore.registration.retirement import Retirement
 from cachecore.stats import Stats
-from cachecore.transfers import Transfers
+from cachecore.transfers.copies import Copies
+from cachecore.transfers.differences import layout_differences
+from cachecore.transfers.finding import Ends
+from cachecore.transfers.pool import Pool
+from cachecore.transfers.pulls import Pulls
+from cachecore.transfers.pushes import Pushes
+from cachecore.transfers.running import Transfers
 from cachecore.types import Cache, CacheKey
 
 __all__ = ["CacheManager"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cachecore.requests import Step
+    from cachecore.transfers.requests import Step
 
 __all__ = ["Stats"]
 

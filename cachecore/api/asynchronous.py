@@ -7,11 +7,11 @@ from typing import Any
 
 from cachecore import _arguments as arguments
 from cachecore.api.base import DEFAULT_TIMEOUT, ManagerParts
-from cachecore.handles import Transfer
 from cachecore.layers import LayersCache
 from cachecore.leases import BlockLease
-from cachecore.matching import layer_ranges
-from cachecore.requests import Request, frozen
+from cachecore.transfers.handles import Transfer
+from cachecore.transfers.matching import layer_ranges
+from cachecore.transfers.requests import Request, frozen
 from cachecore.types import BlocksCacheKey, Cache, CacheKey, CacheKeyByIdAndIndex
 
 __all__ = ["AsynchronousMethods"]

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from cachecore.allocations import Allocations
-    from cachecore.copies import Copies
     from cachecore.driver import BackendDriver
     from cachecore.events import Listeners
-    from cachecore.finding import Ends
     from cachecore.options import ManagerOptions
     from cachecore.peers import Peers
-    from cachecore.pool import Pool
-    from cachecore.pulls import Pulls
-    from cachecore.pushes import Pushes
-    from cachecore.registrar import Registrar
-    from cachecore.registry import Registry
-    from cachecore.retirement import Retirement
-    from cachecore.transfers import Transfers
+    from cachecore.registration.allocations import Allocations
+    from cachecore.registration.registrar import Registrar
+    from cachecore.registration.registry import Registry
+    from cachecore.registration.retirement import Retirement
+    from cachecore.transfers.copies import Copies
+    from cachecore.transfers.finding import Ends
+    from cachecore.transfers.pool import Pool
+    from cachecore.transfers.pulls import Pulls
+    from cachecore.transfers.pushes import Pushes
+    from cachecore.transfers.running import Transfers
 
 __all__ = ["DEFAULT_TIMEOUT", "ManagerParts"]
 

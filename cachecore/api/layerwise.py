@@ -9,14 +9,14 @@ from typing import Any
 
 from cachecore import _arguments as arguments
 from cachecore.api.base import DEFAULT_TIMEOUT, ManagerParts
-from cachecore.cache_task import CacheTask
-from cachecore.destinations import Destinations
 from cachecore.engine import CancelToken
 from cachecore.errors import CacheError, CacheTypeError, CacheValueError, MissingArgumentError, NotSupportedError
-from cachecore.handles import Transfer
-from cachecore.layer_gate import LayerGate
 from cachecore.layerwise import LayerSynchronizer, TransferConfig, TransferWithCacheKeyConfig
-from cachecore.requests import Request, frozen
+from cachecore.transfers.cache_task import CacheTask
+from cachecore.transfers.destinations import Destinations
+from cachecore.transfers.handles import Transfer
+from cachecore.transfers.layer_gate import LayerGate
+from cachecore.transfers.requests import Request, frozen
 from cachecore.types import Cache
 
 __all__ = ["LayerwiseMethods"]

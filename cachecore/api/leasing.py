@@ -11,8 +11,8 @@ from cachecore.errors import CacheIncompatibleError, CacheNotFoundError, CacheVa
 from cachecore.layers import LayersCache
 from cachecore.leases import BlockLease, LeaseInfo, pack_blocks
 from cachecore.planning import Geometry, plan_blocks
-from cachecore.requests import frozen
 from cachecore.shape import LayersShape
+from cachecore.transfers.requests import frozen
 from cachecore.types import Cache
 
 __all__ = ["LeasingMethods"]

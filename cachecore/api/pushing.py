@@ -8,7 +8,7 @@ from typing import Any
 from cachecore import _arguments as arguments
 from cachecore.api.base import DEFAULT_TIMEOUT, ManagerParts
 from cachecore.layers import LayersCache
-from cachecore.matching import layer_ranges
+from cachecore.transfers.matching import layer_ranges
 from cachecore.types import BlocksCacheKey, Cache, CacheKey, CacheKeyByIdAndIndex
 
 __all__ = ["PushingMethods"]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import cachecore as cc
-from cachecore.allocations import tensor_stride
 from cachecore.driver import UNKNOWN, Allocation, Capability
 from cachecore.host import driver as host_driver
 from cachecore.options import read as read_options
+from cachecore.registration.allocations import tensor_stride
 
 UINT8 = cc.DataType.DT_UINT8
 TWO_SIDED = {"manager.remote_cache_accessible": False}

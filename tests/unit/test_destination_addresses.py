@@ -4,9 +4,9 @@ from array import array
 
 import pytest
 
-from cachecore.addresses import FoundTensors, find_tensors
 from cachecore.errors import CacheIncompatibleError
 from cachecore.shape import CacheShape
+from cachecore.transfers.addresses import FoundTensors, find_tensors
 from cachecore.types import DataType, Placement
 
 

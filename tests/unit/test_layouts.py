@@ -3,9 +3,9 @@
 import pytest
 
 from cachecore.errors import CacheIncompatibleError, CacheTypeError, CacheValueError
-from cachecore.layouts import compare, match
 from cachecore.shape import BlockKind, LayersShape
 from cachecore.slices import BlockSlice
+from cachecore.transfers.layouts import compare, match
 from cachecore.types import DataType, Placement
 
 F16, U8, F32 = DataType.DT_FLOAT16, DataType.DT_UINT8, DataType.DT_FLOAT

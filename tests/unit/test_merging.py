@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachecore.merging import View, merge
+from cachecore.registration.merging import View, merge
 
 
 def regions(views, taken=()):

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cachecore.errors import CacheError, ManagerClosedError
-from cachecore.pool import Pool
+from cachecore.transfers.pool import Pool
 
 
 class Job:

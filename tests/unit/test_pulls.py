@@ -493,7 +493,7 @@ def test_slices_are_made_for_no_more_tensors_than_there_are(managers, monkeypatc
     owner.register_blocks_tensors([np.ones((4, 8), np.uint8)], blocks_cache_key=key)
     cache = reader.register_blocks_tensors([np.zeros((4, 8), np.uint8)])
     made = []
-    monkeypatch.setattr(cc.matching.slices, "checked", lambda *given: made.append(given))
+    monkeypatch.setattr(cc.transfers.matching.slices, "checked", lambda *given: made.append(given))
     with pytest.raises(cc.CacheIncompatibleError, match="tensor_num_per_layer"):
         reader.pull_blocks(
             key, cache, [0], [0], src_slice=(0, 4), dst_slice=(0, 4), tensor_num_per_layer=2**32 - 1, timeout=5

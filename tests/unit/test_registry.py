@@ -21,7 +21,7 @@ from cachecore.errors import (
     RegistrationRefusedError,
     StillReachableError,
 )
-from cachecore.registry import Registry
+from cachecore.registration.registry import Registry
 from cachecore.testing.reference import ReferenceDriver
 from cachecore.types import BlocksCacheKey, CacheDesc, CacheKey, CacheKeyByIdAndIndex, DataType, Placement
 

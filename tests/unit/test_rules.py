@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecore import rules
 from cachecore.driver import MemoryInfo, MemoryOrigin
 from cachecore.errors import (
     AddressBudgetError,
@@ -16,6 +15,7 @@ from cachecore.errors import (
     OverlapError,
     PlacementError,
 )
+from cachecore.registration import rules
 from cachecore.types import NO_ID, BlocksCacheKey, CacheDesc, CacheKey, DataType, Placement
 
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from cachecore.ends import RemoteEnd
 from cachecore.engine import CancelToken, Operation
 from cachecore.errors import (
     CacheBusyError,
@@ -20,10 +19,11 @@ from cachecore.errors import (
 )
 from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
 from cachecore.planning import Geometry, plan_blocks
-from cachecore.registry import Registry
-from cachecore.requests import Step
+from cachecore.registration.registry import Registry
 from cachecore.testing.reference import ReferenceDriver
-from cachecore.transfers import Transfers
+from cachecore.transfers.ends import RemoteEnd
+from cachecore.transfers.requests import Step
+from cachecore.transfers.running import Transfers
 from cachecore.types import CacheDesc, DataType, Placement
 
 PAGE = 4096

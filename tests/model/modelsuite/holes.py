@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import cachecore as cc
-from cachecore import cache_task, copies, destinations, layer_gate, matching, pulls, pushes
 from cachecore._core import Geometry
 from cachecore.api.layerwise import LayerwiseMethods
 from cachecore.api.pushing import PushingMethods
@@ -25,7 +24,8 @@ from cachecore.peers.remote import RemoteCatalogue, RemoteEntry
 from cachecore.peers.usage import CacheUsage
 from cachecore.planning import Part
 from cachecore.shape import CacheShape
-from cachecore.transfers import Run
+from cachecore.transfers import cache_task, copies, destinations, layer_gate, matching, pulls, pushes
+from cachecore.transfers.running import Run
 
 HOLES: dict[str, Callable[[], None]] = {}
 

@@ -21,9 +21,9 @@ from cachecore.errors import (
     TransferCancelledError,
     TransferTimeoutError,
 )
-from cachecore.pool import Pool
-from cachecore.requests import Request, Step
-from cachecore.transfers import Transfers
+from cachecore.transfers.pool import Pool
+from cachecore.transfers.requests import Request, Step
+from cachecore.transfers.running import Transfers
 
 __all__ = ["Progress", "Transfer"]
 

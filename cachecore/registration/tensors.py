@@ -16,7 +16,7 @@ from cachecore import _arguments as arguments
 from cachecore import _core
 from cachecore.errors import AddressMovedError, CacheTypeError, CacheValueError
 from cachecore.layers import TensorSpec
-from cachecore.storage import array_storage, buffer_storage, torch_storage
+from cachecore.registration.storage import array_storage, buffer_storage, torch_storage
 from cachecore.types import DataType, Placement
 
 __all__ = ["TensorView", "check_unmoved", "infer", "look", "same_geometry"]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, overload
 
 from cachecore import _arguments as arguments
-from cachecore import placing, rules
 from cachecore.driver import Allocation, BackendDriver, RegistrationRequest
 from cachecore.engine import EngineBinding
 from cachecore.errors import (
@@ -22,12 +21,13 @@ from cachecore.errors import (
     PlacementError,
     RegistrationRefusedError,
 )
-from cachecore.given_layers import GivenLayers
 from cachecore.layers import LayersCache, TensorSpec
-from cachecore.local_caches import LocalCache, LocalLayers, Registered, State
 from cachecore.plugins import Policy
-from cachecore.regions import LocalRegion, NativeRegistrations
-from cachecore.tensors import TensorView
+from cachecore.registration import placing, rules
+from cachecore.registration.given_layers import GivenLayers
+from cachecore.registration.local_caches import LocalCache, LocalLayers, Registered, State
+from cachecore.registration.regions import LocalRegion, NativeRegistrations
+from cachecore.registration.tensors import TensorView
 from cachecore.types import BlocksCacheKey, Cache, CacheDesc, CacheKey, CacheKeyByIdAndIndex, Placement, TransferKey
 
 __all__ = ["LocalCache", "LocalLayers", "LocalRegion", "Registered", "Registry", "State", "busy_error"]

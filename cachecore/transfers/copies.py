@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cachecore import _arguments as arguments
-from cachecore import rules
 from cachecore.driver import BackendDriver
 from cachecore.entry_plans import plan_copy
 from cachecore.errors import (
@@ -26,14 +25,15 @@ from cachecore.errors import (
     TransferError,
     TransferTimeoutError,
 )
-from cachecore.failures import failure
-from cachecore.local_caches import Registered
 from cachecore.outcome import FailureCause, Outcome, OutcomeState
 from cachecore.planning import CopyPlan, plan_block_map
-from cachecore.quarantine import Quarantine, has_stopped
-from cachecore.registry import Registry
+from cachecore.registration import rules
+from cachecore.registration.local_caches import Registered
+from cachecore.registration.registry import Registry
+from cachecore.registration.tensors import check_unmoved
 from cachecore.shape import CacheShape
-from cachecore.tensors import check_unmoved
+from cachecore.transfers.failures import failure
+from cachecore.transfers.quarantine import Quarantine, has_stopped
 from cachecore.types import Cache, Placement
 
 __all__ = ["Copies", "CopyCounters"]

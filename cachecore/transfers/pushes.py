@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from cachecore import _arguments as arguments
-from cachecore.ends import End
 from cachecore.engine import Operation
 from cachecore.errors import CacheIncompatibleError
-from cachecore.finding import Ends
-from cachecore.local_caches import Registered
-from cachecore.matching import LayerRanges, Matched, entries_of, match_blocks, match_uniform
 from cachecore.planning import CopyPlan, Part, plan_entry, plan_entry_to_blocks, plan_parts
-from cachecore.requests import Request, check_key, entry_of, find_entries
+from cachecore.registration.local_caches import Registered
+from cachecore.transfers.ends import End
+from cachecore.transfers.finding import Ends
+from cachecore.transfers.matching import LayerRanges, Matched, entries_of, match_blocks, match_uniform
+from cachecore.transfers.requests import Request, check_key, entry_of, find_entries
 
 __all__ = ["Pushes", "pushed_blocks", "pushed_entry", "pushed_entry_to_blocks"]
 

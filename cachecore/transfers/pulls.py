@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from cachecore import _arguments as arguments
-from cachecore.ends import End
 from cachecore.engine import Operation
 from cachecore.errors import CacheIncompatibleError, CacheValueError
-from cachecore.finding import Ends
 from cachecore.leases import check_blocks
-from cachecore.local_caches import Registered
-from cachecore.matching import LayerRanges, entries_of, match_blocks, match_uniform, uniform
 from cachecore.planning import CopyPlan, Part, plan_entry, plan_entry_to_blocks, plan_parts
-from cachecore.requests import Request, check_key, entry_of, find_entries, frozen
+from cachecore.registration.local_caches import Registered
+from cachecore.transfers.ends import End
+from cachecore.transfers.finding import Ends
+from cachecore.transfers.matching import LayerRanges, entries_of, match_blocks, match_uniform, uniform
+from cachecore.transfers.requests import Request, check_key, entry_of, find_entries, frozen
 from cachecore.types import CacheKey
 
 __all__ = ["Pulls"]

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from cachecore import _arguments as arguments
-from cachecore import layouts, rules, slices
+from cachecore import slices
 from cachecore.engine import Operation
 from cachecore.errors import CacheIncompatibleError, CacheValueError
 from cachecore.planning import Geometry, Part
+from cachecore.registration import rules
 from cachecore.shape import CacheShape, LayersShape
 from cachecore.slices import BlockSlice
+from cachecore.transfers import layouts
 
 if TYPE_CHECKING:
-    from cachecore.ends import End
+    from cachecore.transfers.ends import End
 
 __all__ = [
     "LayerRanges",

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from cachecore import _arguments as arguments
-from cachecore import rules
 from cachecore.driver import Allocation, BackendDriver
 from cachecore.engine import EngineBinding
 from cachecore.errors import (
@@ -25,12 +24,13 @@ from cachecore.errors import (
     StillReachableError,
 )
 from cachecore.events import Event, Listeners
-from cachecore.local_caches import LocalCache, Registered
-from cachecore.offers import record_of
 from cachecore.peers import Peers
 from cachecore.peers.records import CacheRecord
-from cachecore.registry import Registry
-from cachecore.retirement import Retirement
+from cachecore.registration import rules
+from cachecore.registration.local_caches import LocalCache, Registered
+from cachecore.registration.offers import record_of
+from cachecore.registration.registry import Registry
+from cachecore.registration.retirement import Retirement
 from cachecore.threads import start_or_log
 from cachecore.types import Cache, CacheDesc, CacheKey, Placement
 

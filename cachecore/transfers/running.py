@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from cachecore.driver import BackendDriver
-from cachecore.ends import Moved
 from cachecore.engine import CancelToken, Operation
 from cachecore.errors import (
     CacheError,
@@ -22,13 +21,14 @@ from cachecore.errors import (
     TransferError,
     TransferTimeoutError,
 )
-from cachecore.failures import blocks_of, failure
 from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
 from cachecore.planning import CopyPlan
-from cachecore.quarantine import Quarantine, has_stopped
-from cachecore.registry import Registry
-from cachecore.requests import Request, Step
+from cachecore.registration.registry import Registry
 from cachecore.stats import TransferCounters
+from cachecore.transfers.ends import Moved
+from cachecore.transfers.failures import blocks_of, failure
+from cachecore.transfers.quarantine import Quarantine, has_stopped
+from cachecore.transfers.requests import Request, Step
 
 __all__ = ["Run", "Transfers"]
 

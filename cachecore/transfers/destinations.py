@@ -7,17 +7,25 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from cachecore.ends import End
 from cachecore.engine import Operation
 from cachecore.errors import CacheIncompatibleError, CacheValueError
-from cachecore.finding import Ends
 from cachecore.layerwise import TransferConfig, TransferWithCacheKeyConfig
-from cachecore.local_caches import Registered
-from cachecore.matching import LayerRanges, Matched, UniformMatch, check_same_type, entries_of, match_uniform, uniform
 from cachecore.planning import Geometry
-from cachecore.pushes import pushed_blocks, pushed_entry, pushed_entry_to_blocks
-from cachecore.requests import Request
+from cachecore.registration.local_caches import Registered
 from cachecore.shape import CacheShape, LayersShape
+from cachecore.transfers.ends import End
+from cachecore.transfers.finding import Ends
+from cachecore.transfers.matching import (
+    LayerRanges,
+    Matched,
+    UniformMatch,
+    check_same_type,
+    entries_of,
+    match_uniform,
+    uniform,
+)
+from cachecore.transfers.pushes import pushed_blocks, pushed_entry, pushed_entry_to_blocks
+from cachecore.transfers.requests import Request
 from cachecore.types import CacheKeyByIdAndIndex
 
 __all__ = ["Destinations"]

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cachecore import _arguments as arguments
-from cachecore.addresses import FoundTensors, find_tensors
 from cachecore.driver import BackendDriver
-from cachecore.ends import Consume, End, LocalEnd, RemoteEnd
 from cachecore.engine import TransferEngine
 from cachecore.errors import CacheValueError, NotSupportedError
 from cachecore.layers import LayersCache
-from cachecore.local_caches import LocalLayers, Registered, State
 from cachecore.peers import Link, Peers
-from cachecore.registry import Registry
+from cachecore.registration.local_caches import LocalLayers, Registered, State
+from cachecore.registration.registry import Registry
+from cachecore.registration.tensors import check_unmoved
 from cachecore.shape import CacheShape, LayersShape
-from cachecore.tensors import check_unmoved
+from cachecore.transfers.addresses import FoundTensors, find_tensors
+from cachecore.transfers.ends import Consume, End, LocalEnd, RemoteEnd
 from cachecore.types import BlocksCacheKey, Cache, CacheKeyByIdAndIndex, Placement, TransferKey
 
 __all__ = ["Ends"]

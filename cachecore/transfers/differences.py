@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cachecore.layouts import compare
-from cachecore.local_caches import LocalLayers, State
 from cachecore.peers.records import BlocksKeyRecord
 from cachecore.peers.remote import RemoteCache
-from cachecore.registry import Registry
+from cachecore.registration.local_caches import LocalLayers, State
+from cachecore.registration.registry import Registry
 from cachecore.shape import LayersShape
+from cachecore.transfers.layouts import compare
 
 __all__ = ["layout_differences"]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from cachecore.driver import MemoryInfo
 from cachecore.errors import CacheKeyExistsError, OverlapError, PlacementError
-from cachecore.given_layers import GivenLayers
-from cachecore.local_caches import LocalLayers, Registered
-from cachecore.merging import Extent, View, merge
-from cachecore.regions import LocalRegion
-from cachecore.tensors import TensorView
+from cachecore.registration.given_layers import GivenLayers
+from cachecore.registration.local_caches import LocalLayers, Registered
+from cachecore.registration.merging import Extent, View, merge
+from cachecore.registration.regions import LocalRegion
+from cachecore.registration.tensors import TensorView
 from cachecore.types import BlocksCacheKey, Placement
 
 __all__ = ["PlacedRegion", "check_key_and_group", "common_placement", "place"]

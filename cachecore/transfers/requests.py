@@ -7,14 +7,14 @@ from typing import Any
 
 from cachecore import _arguments as arguments
 from cachecore import _core
-from cachecore.ends import End
 from cachecore.engine import Operation
 from cachecore.errors import CacheIncompatibleError, CacheValueError
-from cachecore.finding import Ends
-from cachecore.local_caches import Registered
-from cachecore.matching import Matched
 from cachecore.planning import CopyPlan, Part
-from cachecore.tensors import check_unmoved
+from cachecore.registration.local_caches import Registered
+from cachecore.registration.tensors import check_unmoved
+from cachecore.transfers.ends import End
+from cachecore.transfers.finding import Ends
+from cachecore.transfers.matching import Matched
 from cachecore.types import NO_ID, BlocksCacheKey, CacheKey, CacheKeyByIdAndIndex, TransferKey
 
 __all__ = ["Request", "Step", "check_key", "entry_of", "find_entries", "frozen"]

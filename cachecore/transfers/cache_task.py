@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cachecore import _arguments as arguments
 from cachecore.errors import CacheError, CacheTimeoutError, StatusCode
-from cachecore.handles import Transfer
+from cachecore.transfers.handles import Transfer
 
 __all__ = ["CacheTask"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cachecore.engine import EngineBinding
 from cachecore.peers.layer_records import layers_record
 from cachecore.peers.records import CacheRecord, RegionRecord, WireId, key_records, region_records
-from cachecore.registry import LocalCache, LocalLayers, Registered
+from cachecore.registration.registry import LocalCache, LocalLayers, Registered
 from cachecore.types import DataType
 
 __all__ = ["record_of"]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cachecore import _arguments as arguments
-from cachecore import rules, tensors
 from cachecore.driver import BackendDriver
 from cachecore.engine import EngineBinding
 from cachecore.events import Event, Listeners
-from cachecore.given_layers import check_group, look_at_layers
 from cachecore.layers import LayersCache
-from cachecore.offers import record_of
 from cachecore.peers import Peers
-from cachecore.registry import Registered, Registry
+from cachecore.registration import rules, tensors
+from cachecore.registration.given_layers import check_group, look_at_layers
+from cachecore.registration.offers import record_of
+from cachecore.registration.registry import Registered, Registry
 from cachecore.types import Cache, CacheDesc, Placement
 
 __all__ = ["Registrar"]

@@ -12,18 +12,18 @@ from functools import partial
 from typing import Final, Protocol
 
 from cachecore import _core
-from cachecore.allocations import already_consumed
 from cachecore.driver import BackendDriver
 from cachecore.engine import CancelToken, Operation
 from cachecore.errors import CacheError, LinkLostError
 from cachecore.leases import BlockLease, check_lease
-from cachecore.local_caches import Registered
-from cachecore.matching import Matched
 from cachecore.outcome import FailureCause, Outcome
 from cachecore.peers import Link, Peers, RemoteCache
 from cachecore.planning import CopyPlan
-from cachecore.registry import Registry
+from cachecore.registration.allocations import already_consumed
+from cachecore.registration.local_caches import Registered
+from cachecore.registration.registry import Registry
 from cachecore.shape import CacheShape, LayersShape
+from cachecore.transfers.matching import Matched
 from cachecore.types import CacheKey
 
 __all__ = ["Consume", "End", "LocalEnd", "Moved", "RemoteEnd"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from cachecore.driver import BackendDriver
 from cachecore.errors import CacheTimeoutError
 from cachecore.peers import Peers
-from cachecore.registry import Registered, Registry, State, busy_error
+from cachecore.registration.registry import Registered, Registry, State, busy_error
 
 __all__ = ["Retirement"]
 
