@@ -12,24 +12,24 @@ from pathlib import Path
 import pytest
 
 MODEL = Path(__file__).parent
-#: Which hole: (the machine, what is said of the difference, which names the operation).
+#: Which hole: (the machine, what the difference names: the operation, where a hole shows in several ways).
 FOUND = {
     "1": ("two", r"pull_cache"),
     "2": ("two", r"(pull|push)_blocks"),
-    "3": ("two", r"(pull|push)_blocks.* should have raised .*CacheIncompatibleError|after (pull|push)_blocks"),
-    "4": ("two", r"push_cache.*should have raised .*CacheIncompatibleError|push_cache"),
-    "5": ("two", r"(pull|push)_blocks.*should have raised .*CacheIncompatibleError"),
+    "3": ("two", r"(pull|push)_blocks"),
+    "4": ("two", r"push_cache"),
+    "5": ("two", r"(pull|push)_blocks"),
     "6": ("two", r"pull_blocks"),
     "7": ("two", r"push_(blocks|cache)\(.*returned None and should have raised"),
     "8": ("two", r"(pull|push)_blocks_async of cluster \d failed at layer \d and told of \(\)"),
     "9-layers": ("two", r"transfer_cache_async"),
-    "9-abort": ("two", r"transfer_cache_async left a result None"),
-    "9-exception": ("two", r"transfer_cache_async told of \[.*\] and the synchronizer raises"),
-    "9-timeout": ("two", r"transfer_cache_async told of"),
-    "9-pairs": ("two", r"transfer_cache_async.*raised Cache(Incompatible|Value)Error, not one of"),
-    "9-configs": ("two", r"transfer_cache_async changed what the caller gave"),
+    "9-abort": ("two", r"transfer_cache_async"),
+    "9-exception": ("two", r"transfer_cache_async"),
+    "9-timeout": ("two", r"transfer_cache_async"),
+    "9-pairs": ("two", r"transfer_cache_async"),
+    "9-configs": ("two", r"transfer_cache_async"),
     "10": ("two", r"copy_blocks\(.*\{\}.*should have raised"),
-    "11": ("two", r"swap_blocks\(.*CacheNotFoundError"),
+    "11": ("two", r"swap_blocks"),
     "12": ("two", r"raised CacheNotFoundError, not one of"),
     "13": ("two", r"cluster \d notices the end of cluster \d: not within"),
     "14": ("shared", r"reset was a fault in the worker: .*there is a manager in this process already"),
