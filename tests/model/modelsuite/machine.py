@@ -9,7 +9,7 @@ from modelsuite.fanout import FanoutRules
 from modelsuite.layers import LayerRules
 from modelsuite.leasing import LeaseRules
 from modelsuite.local import LocalRules
-from modelsuite.peers import PeerRules
+from modelsuite.rare import RareRules
 from modelsuite.returning import ReturnRules
 
 #: Shares: many make others, or are given up for want of caches that fit.
@@ -49,13 +49,20 @@ WEIGHTS = {
     "a_cpu_cache": 3,
     "remap_registered_memory": 6,
     "query_register_mem_status": 6,
+    "out_of_memory": 4,
+    "refused_from_outside": 8,
+    "the_wrong_placement": 4,
+    "a_moved_tensor": 8,
+    "foreign_keys": 3,
+    "a_full_inbox": 4,
+    "a_closed_manager": 10,
 }
 #: What is tried towards a manager that ended.
 TOWARDS_THE_LOST = ["pull_blocks", "push_blocks", "pull_entry_to_blocks", "pull_cache", "push_cache"]
 TOWARDS_THE_LOST += ["pull_layers", "push_layers", *TOWARDS_THE_LOST, "transfer_cache_async"]
 
 
-class TwoManagers(ReturnRules, FanoutRules, LayerRules, LocalRules, LeaseRules, PeerRules):
+class TwoManagers(ReturnRules, FanoutRules, LayerRules, LocalRules, LeaseRules, RareRules):
     """Two managers in two processes."""
 
     @rule(number=st.integers(0, 2**24 - 1))

@@ -66,6 +66,14 @@ class ArrayRef:
 
 
 @dataclass(frozen=True)
+class MovingRef:
+    """An array of bytes over a worker's buffer that `moved` lets say that it lies elsewhere."""
+
+    place: Place
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Failure:
     """A `CacheError` of the worker."""
 

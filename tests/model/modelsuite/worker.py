@@ -16,9 +16,13 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+import zmq
 
 import cachecore as cc
+from cachecore.errors import EngineError
 from cachecore.outcome import FailureCause, Outcome
+from cachecore.peers import inbox
+from cachecore.peers.keyfiles import loopback_pair
 from cachecore.testing.harness import MemoryHarness
 from modelsuite import holes, wire
 from modelsuite.sizes import BUFFERS, HOST, LAYERED, content
@@ -26,6 +30,7 @@ from modelsuite.sizes import BUFFERS, HOST, LAYERED, content
 #: Bytes of an allocation that shares none with another: the 950 cuts smaller ones from common ones, and the layers of
 #: a cache that lie in one are registered with everything between them.
 APART = 4 << 20
+ENTRIES = inbox.MAX_ENTRIES
 #: What callers give and must get back as it was.
 PLAIN = (list, dict, tuple, range, cc.CacheDesc, cc.TransferWithCacheKeyConfig)
 
@@ -44,15 +49,48 @@ class Layer(cc.LayerSynchronizer):
         return self.does == "ready"
 
 
+class Moving:
+    """An array that can pretend to have been resized."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.dtype, self.moved = array, array.dtype, False
+
+    @property
+    def __array_interface__(self) -> dict[str, object]:
+        facts = dict(self.array.__array_interface__)
+        address, read_only = facts["data"]
+        return facts | {"data": (address + 4096 * self.moved, read_only)}
+
+
 class Breaker:
-    """Lets one native transfer fail before its first byte, as an engine reports it."""
+    """Lets one native transfer fail before its first byte, as an engine reports it, or a registration be refused."""
 
     def __init__(self, manager: cc.CacheManager) -> None:
         self.fail_at = 0
+        self.refuse = ""
+        manager._registry._policies += (self,)
+        for binding in manager._engines:
+            self.wrap_register(binding.engine)
         self.lock = threading.Lock()
         self.wrap(manager.backend, "copy", 0)
         for binding in manager._engines:
             self.wrap(binding.engine, "transfer", 1)
+
+    def check_registration(self, function: str, cluster_id: int, ranges: object) -> None:
+        """As a policy."""
+        if self.refuse == "policy":
+            raise PermissionError("on purpose")
+
+    def wrap_register(self, engine: object) -> None:
+        """Stand before the engine's registering."""
+        real = engine.register
+
+        def register(regions: object) -> object:
+            if self.refuse == "engine":
+                raise EngineError("on purpose")
+            return real(regions)
+
+        engine.register = register
 
     def wrap(self, owner: object, name: str, plan_at: int) -> None:
         """Stand before a method."""
@@ -125,6 +163,8 @@ class Side:
         fill: int | None = None,
         fail_at: int = 0,
         never: bool = False,
+        refuse: str = "",
+        closed: bool = False,
         **more: object,
     ) -> wire.Answer:
         """Call a method of the manager; references become what they stand for.
@@ -136,14 +176,17 @@ class Side:
             fill: How to fill the memory of a cache that is allocated.
             fail_at: Which native transfer fails, counted from 1.
             never: Whether it comes after an event that never happens.
+            refuse: Who refuses a registration: "policy", "engine" or nobody.
+            closed: Whether to call a manager that was closed.
             more: Arguments with names.
         """
-        self.breaker.fail_at = fail_at
+        self.breaker.fail_at, self.breaker.refuse = fail_at, refuse
         try:
             given = [self.resolve(one) for one in arguments], {name: self.resolve(one) for name, one in more.items()}
             before = [repr(one) for one in (*given[0], *given[1].values()) if isinstance(one, PLAIN)]
             after = {"after": threading.Event()} if never else {}
-            result = getattr(self.manager, method)(*given[0], **given[1], **after)
+            manager = self.closed_manager() if closed else self.manager
+            result = getattr(manager, method)(*given[0], **given[1], **after)
             if then:
                 result = getattr(self, then)(result)
             value = self.keep(result, fill)
@@ -158,8 +201,22 @@ class Side:
                 tuple(getattr(error, "unknown", ())),
             )
         finally:
-            self.breaker.fail_at = 0
+            self.breaker.fail_at, self.breaker.refuse = 0, ""
         return wire.Answer(value, self.digests())
+
+    def closed_manager(self) -> cc.CacheManager:
+        """One that was closed."""
+        manager = cc.CacheManager(self.cluster_id, backend="host")
+        manager.close()
+        return manager
+
+    def moved(self, moved: bool) -> None:
+        """The last moving array is elsewhere, or back."""
+        self.moving.moved = moved
+
+    def inbox_takes(self, entries: int | None) -> None:
+        """How many notifications this process lets wait; None = what it is made for."""
+        inbox.MAX_ENTRIES = ENTRIES if entries is None else entries
 
     # --- what is done with the handle of a transfer -----------------------------------------------------------------
 
@@ -243,6 +300,11 @@ class Side:
             count = int(np.prod(given.shape)) * kind.itemsize
             memory = (ctypes.c_uint8 * count).from_address(self.resolve(given.place))
             return np.frombuffer(memory, kind).reshape(given.shape)
+        if isinstance(given, wire.MovingRef):
+            self.moving = Moving(self.resolve(wire.ArrayRef(given.place, given.shape, "uint8")))
+            return self.moving
+        if given == "foreign keys":
+            return foreign_keys()
         if isinstance(given, list):
             return [self.resolve(item) for item in given]
         if isinstance(given, dict):
@@ -314,6 +376,12 @@ class Side:
             manager.on_notification(None)
         got += manager.notifications()
         return [(note.cluster_id, note.name, bytes(note.payload)) for note in got]
+
+
+def foreign_keys() -> cc.Security:
+    """A pair that nobody admits, for the listeners of this user."""
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    return cc.Security(public, secret, server_key=loopback_pair()[0])
 
 
 async def awaited(transfer: object) -> object:

@@ -1,0 +1,117 @@
+"""Rules for errors that random arguments never meet: refusals from outside, memory that moved or is not there."""
+
+from __future__ import annotations
+
+import cachecore as cc
+from modelsuite import wire
+from modelsuite.base import chance, real_key
+from modelsuite.oracle import Cache, Tensor
+from modelsuite.peers import PeerRules
+from modelsuite.registering import RegisterRules, descriptor
+from modelsuite.sizes import DEVICE
+
+#: More than any machine has.
+TOO_MUCH = 1 << 46
+
+
+class RareRules(RegisterRules, PeerRules):
+    """What comes from the machine, from plugins, or from a caller who did something else meanwhile."""
+
+    def out_of_memory(self, rnd: object) -> None:
+        me = self.any_node(rnd)
+        errors = {"CacheOutOfMemoryError"} if me.facts["allocate"] else {"NotSupportedError"}
+        desc = cc.CacheDesc(2, [2, TOO_MUCH], cc.DataType.DT_UINT8)
+        self.perform(me, rnd.choice(["allocate_cache", "allocate_blocks_cache"]), [desc], errors)
+
+    def refused_from_outside(self, rnd: object) -> None:
+        """By a policy, or by the engine's native call; nothing stays behind, so that the same call succeeds."""
+        me = self.node_with_room(rnd)
+        used = {} if me is None else {t.buffer for cache in me.caches.values() for t in cache.tensors}
+        free = [name for name in DEVICE if name not in used]
+        if me is None or len(free) < 2:
+            return
+        names = rnd.sample(free, 2)
+        cache = Cache(0, "blocks", 4, [Tensor(name, 0, 4, 64, 64) for name in names], True)
+        arguments = [descriptor(2, 4, 64, 4), [wire.Place(name) for name in names], None, True]
+        by, error = rnd.choice([("policy", "RegistrationRefusedError"), ("engine", "EngineError")])
+        method = rnd.choice(["register_blocks_cache", "register_cache"])
+        arguments[2] = None if method == "register_blocks_cache" else ()
+        cache.kind = "blocks" if method == "register_blocks_cache" else "entries"
+        self.perform(me, method, arguments, {error}, refuse=by)
+
+        def effect(value: object) -> None:
+            cache.cache_id = value
+            me.add(cache)
+
+        self.perform(me, method, arguments, set(), effect)
+
+    def the_wrong_placement(self, rnd: object) -> None:
+        """Device memory called the host's; on a plain host both names are right."""
+        me = self.any_node(rnd)
+        if me.facts["backend"] == "host":
+            return
+        desc = cc.CacheDesc(1, [2, 64], cc.DataType.DT_UINT8, cc.Placement.HOST)
+        method = rnd.choice(["register_blocks_cache", "register_cache"])
+        self.perform(me, method, [desc, [wire.Place(rnd.choice(DEVICE))]], {"PlacementError", "OverlapError"})
+
+    def a_moved_tensor(self, rnd: object) -> None:
+        """An array that was resized is not used any more, and can be unregistered."""
+        me = self.node_with_room(rnd)
+        used = {} if me is None else {t.buffer for cache in me.caches.values() for t in cache.tensors}
+        free = [name for name in DEVICE if name not in used]
+        if me is None or not free or me.facts["backend"] != "host":
+            return
+        name = rnd.choice(free)
+        cache = Cache(0, "blocks", 4, [Tensor(name, 0, 4, 64, 64)], True)
+
+        def effect(value: object) -> None:
+            cache.cache_id = value
+            me.add(cache)
+
+        array = wire.MovingRef(wire.Place(name), (4, 64))
+        self.perform(me, "register_blocks_tensors", [[array]], set(), effect, remote_accessible=True)
+        self.ask(me.cluster, "moved", True)
+        own, key = wire.CacheRef(cache.cache_id), real_key(("blocks", self.any_node(rnd).cluster, 1))
+        for _ in range(3):
+            method = rnd.choice(["pull_blocks", "push_blocks", "pull_blocks_async", "push_blocks_async", "copy_blocks"])
+            arguments = [own, {0: [1]}] if method == "copy_blocks" else [key, own, [0], [0]]
+            self.perform(me, method, arguments, {"AddressMovedError"})
+        self.ask(me.cluster, "moved", False)
+        if chance(rnd, 0.5):
+            self.take_back(me, cache)
+
+    def foreign_keys(self, rnd: object) -> None:
+        """A link with keys that the other side does not admit."""
+        me = self.any_node(rnd)
+        other = rnd.choice([node for node in self.nodes if node is not me])
+        if other.cluster in me.links:
+            self.drop(me, other.cluster)
+        where = self.addresses[other.cluster]
+        self.perform(me, "link", [other.cluster, where], {"AuthenticationError"}, security="foreign keys", timeout=60.0)
+
+    def a_full_inbox(self, rnd: object) -> None:
+        """Who sends is told; afterwards there is room again."""
+        me = self.any_node(rnd)
+        others = [n for n in self.nodes if n is not me and me.links.get(n.cluster) == n.life]
+        if not others:
+            return
+        other = rnd.choice(others)
+        self.ask(other.cluster, "inbox_takes", 0)
+        self.perform(me, "notify", [other.cluster, "late", b""], {"LinkBusyError"}, timeout=60.0)
+        self.ask(other.cluster, "inbox_takes", None)
+
+    def a_closed_manager(self, rnd: object) -> None:
+        me = self.any_node(rnd)
+        method, arguments = rnd.choice(
+            [
+                ("notifications", []),
+                ("unregister_cache", [1]),
+                ("unlink", [1]),
+                ("expired_leases", []),
+                ("pull_blocks", [real_key(("blocks", 1, 1)), None, [0], [0]]),
+                ("register_cache", [descriptor(1, 2, 64, 4), [4096]]),
+                ("link", [1, "127.0.0.1:1"]),
+                ("notify", [1, "late"]),
+            ]
+        )
+        self.perform(me, method, arguments, {"ManagerClosedError"}, closed=True)
