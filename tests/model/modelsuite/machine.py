@@ -49,13 +49,14 @@ WEIGHTS = {
     "a_cpu_cache": 3,
     "remap_registered_memory": 6,
     "query_register_mem_status": 6,
-    "out_of_memory": 4,
-    "refused_from_outside": 8,
-    "the_wrong_placement": 4,
+    "out_of_memory": 7,
+    "refused_from_outside": 12,
+    "the_wrong_placement": 30,
+    "off_its_page": 30,
     "a_moved_tensor": 8,
-    "foreign_keys": 3,
-    "a_full_inbox": 4,
-    "a_closed_manager": 10,
+    "foreign_keys": 6,
+    "a_full_inbox": 7,
+    "a_closed_manager": 14,
 }
 #: What is tried towards a manager that ended.
 TOWARDS_THE_LOST = ["pull_blocks", "push_blocks", "pull_entry_to_blocks", "pull_cache", "push_cache"]

@@ -54,6 +54,17 @@ class RareRules(RegisterRules, PeerRules):
         method = rnd.choice(["register_blocks_cache", "register_cache"])
         self.perform(me, method, [desc, [wire.Place(rnd.choice(DEVICE))]], {"PlacementError", "OverlapError"})
 
+    def off_its_page(self, rnd: object) -> None:
+        """Memory that HCCS could not share: a slice of an allocation, off its page. Only A2 and A3 ask."""
+        me = self.any_node(rnd)
+        used = {t.buffer for cache in me.caches.values() for t in cache.tensors}
+        free = [name for name in DEVICE if name not in used]
+        if me.facts["backend"] != "ascend_a2a3" or not free:
+            return
+        method = rnd.choice(["register_blocks_cache", "register_cache"])
+        place = wire.Place(rnd.choice(free), rnd.choice([64, 128, 512]))
+        self.perform(me, method, [descriptor(1, 2, 64, 4), [place]], {"AlignmentError"})
+
     def a_moved_tensor(self, rnd: object) -> None:
         """An array that was resized is not used any more, and can be unregistered."""
         me = self.node_with_room(rnd)
