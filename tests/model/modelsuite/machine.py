@@ -51,6 +51,8 @@ WEIGHTS = {
     "query_register_mem_status": 6,
     "out_of_memory": 7,
     "refused_from_outside": 12,
+    "refused_elsewhere": 16,
+    "layers_that_cannot_be": 14,
     "the_wrong_placement": 30,
     "off_its_page": 30,
     "a_moved_tensor": 8,

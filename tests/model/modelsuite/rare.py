@@ -8,10 +8,19 @@ from modelsuite.base import chance, real_key
 from modelsuite.oracle import Cache, Tensor
 from modelsuite.peers import PeerRules
 from modelsuite.registering import RegisterRules, descriptor
-from modelsuite.sizes import DEVICE
+from modelsuite.sizes import DEVICE, LAYERED
 
 #: More than any machine has.
 TOO_MUCH = 1 << 46
+
+
+#: Where nothing was ever mapped.
+NOWHERE = 0x10000 * 65536 * 4096
+
+
+def layer(buffer: str, offset: int = 0) -> wire.TensorRef:
+    """A small tensor of a layer."""
+    return wire.TensorRef(wire.Place(buffer, offset), (2, 32), (32, 1), 4)
 
 
 class RareRules(RegisterRules, PeerRules):
@@ -44,6 +53,47 @@ class RareRules(RegisterRules, PeerRules):
             me.add(cache)
 
         self.perform(me, method, arguments, set(), effect)
+
+    def refused_elsewhere(self, rnd: object) -> None:
+        """The same for the other functions that register; nothing is left of the attempt."""
+        me = self.node_with_room(rnd)
+        used = {} if me is None else {t.buffer for cache in me.caches.values() for t in cache.tensors}
+        free = [name for name in DEVICE if name not in used]
+        layered = [name for name in LAYERED if name not in used]
+        if me is None or not free or not layered:
+            return
+        by, error = rnd.choice([("policy", "RegistrationRefusedError"), ("engine", "EngineError")])
+        method = rnd.choice(["allocate_cache", "allocate_blocks_cache", "register_layers", "tensors"])
+        more: dict[str, object] = {"remote_accessible": True, "refuse": by}
+        if method == "tensors" and me.facts["backend"] != "host":
+            return
+        if method == "tensors":
+            method = rnd.choice(["register_blocks_tensors", "register_cache_tensors"])
+            given: object = [wire.ArrayRef(wire.Place(rnd.choice(free)), (4, 64), "uint8")]
+        elif method == "register_layers":
+            given = {"layer.0": [layer(rnd.choice(layered))]}
+        else:
+            given = descriptor(2, 4, 64, 4)
+            error = error if me.facts["allocate"] else "NotSupportedError"
+        self.perform(me, method, [given], {error}, **more)
+
+    def layers_that_cannot_be(self, rnd: object) -> None:
+        """`register_layers` over memory that is another's, off its page, or nobody's."""
+        me = self.any_node(rnd)
+        raw = [cache for cache in me.caches.values() if cache.kind != "layers" and not cache.allocated]
+        used = {t.buffer for cache in me.caches.values() for t in cache.tensors}
+        free = [name for name in LAYERED if name not in used]
+        what = rnd.choice(["overlap", "page", "unmapped"])
+        if what == "overlap" and raw:
+            tensor = rnd.choice(rnd.choice(raw).tensors)
+            given, errors = layer(tensor.buffer, tensor.offset), {"OverlapError"}
+        elif what == "page" and free and me.facts["backend"] == "ascend_a2a3":
+            given, errors = layer(rnd.choice(free), 64), {"AlignmentError"}
+        elif what == "unmapped":
+            given, errors = layer("", NOWHERE), {"MemoryAccessError", "PlacementError", "AlignmentError"}
+        else:
+            return
+        self.perform(me, "register_layers", [{"layer.0": [given]}], errors)
 
     def the_wrong_placement(self, rnd: object) -> None:
         """Device memory called the host's; on a plain host both names are right."""
