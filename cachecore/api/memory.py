@@ -49,7 +49,7 @@ class MemoryMethods(ManagerParts):
     def remap_registered_memory(self, mem_infos: MemInfo | Sequence[MemInfo]) -> None:
         """Renew the mapping of registered device memory that was repaired after a hardware fault.
 
-        No product offers it at present: the vendor reserves the call on A2 and A3, and the 950 does not have it.
+        No driver offers it at present; the error of each says what its product's manual says.
 
         Args:
             mem_infos: One range of device memory, or a list of them.

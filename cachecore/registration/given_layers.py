@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cachecore import _arguments as arguments
+from cachecore import tensors
 from cachecore.errors import CacheIncompatibleError, CacheValueError
 from cachecore.layers import MAX_LAYER_TENSORS, MAX_LAYERS, MAX_NAME, LayerTensor
-from cachecore.registration import tensors
-from cachecore.registration.tensors import TensorView
 from cachecore.shape import BlockKind, LayersShape
+from cachecore.tensors import TensorView
 from cachecore.types import Placement
 
 __all__ = ["GivenLayers", "block_stride", "check_group", "look_at_layers"]

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from cachecore.driver import Allocation
 from cachecore.layers import LayersCache
 from cachecore.registration.regions import LocalRegion
-from cachecore.registration.tensors import TensorView
 from cachecore.shape import CacheShape, LayersShape
+from cachecore.tensors import TensorView
 from cachecore.types import BlocksCacheKey, Cache, CacheKey
 
 __all__ = ["LocalCache", "LocalLayers", "Registered", "State"]

@@ -11,7 +11,7 @@ from cachecore.registration.given_layers import GivenLayers
 from cachecore.registration.local_caches import LocalLayers, Registered
 from cachecore.registration.merging import Extent, View, merge
 from cachecore.registration.regions import LocalRegion
-from cachecore.registration.tensors import TensorView
+from cachecore.tensors import TensorView
 from cachecore.types import BlocksCacheKey, Placement
 
 __all__ = ["PlacedRegion", "check_key_and_group", "common_placement", "place"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cachecore import _arguments as arguments
+from cachecore import tensors
 from cachecore.driver import BackendDriver
 from cachecore.engine import EngineBinding
 from cachecore.events import Event, Listeners
 from cachecore.layers import LayersCache
 from cachecore.peers import Peers
-from cachecore.registration import rules, tensors
+from cachecore.registration import rules
 from cachecore.registration.given_layers import check_group, look_at_layers
 from cachecore.registration.offers import record_of
 from cachecore.registration.registry import Registered, Registry

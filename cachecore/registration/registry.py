@@ -27,7 +27,7 @@ from cachecore.registration import placing, rules
 from cachecore.registration.given_layers import GivenLayers
 from cachecore.registration.local_caches import LocalCache, LocalLayers, Registered, State
 from cachecore.registration.regions import LocalRegion, NativeRegistrations
-from cachecore.registration.tensors import TensorView
+from cachecore.tensors import TensorView
 from cachecore.types import BlocksCacheKey, Cache, CacheDesc, CacheKey, CacheKeyByIdAndIndex, Placement, TransferKey
 
 __all__ = ["LocalCache", "LocalLayers", "LocalRegion", "Registered", "Registry", "State", "busy_error"]

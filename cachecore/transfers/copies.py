@@ -30,8 +30,8 @@ from cachecore.planning import CopyPlan, plan_block_map
 from cachecore.registration import rules
 from cachecore.registration.local_caches import Registered
 from cachecore.registration.registry import Registry
-from cachecore.registration.tensors import check_unmoved
 from cachecore.shape import CacheShape
+from cachecore.tensors import check_unmoved
 from cachecore.transfers.failures import failure
 from cachecore.transfers.quarantine import Quarantine, has_stopped
 from cachecore.types import Cache, Placement

@@ -13,8 +13,8 @@ from cachecore.layers import LayersCache
 from cachecore.peers import Link, Peers
 from cachecore.registration.local_caches import LocalLayers, Registered, State
 from cachecore.registration.registry import Registry
-from cachecore.registration.tensors import check_unmoved
 from cachecore.shape import CacheShape, LayersShape
+from cachecore.tensors import check_unmoved
 from cachecore.transfers.addresses import FoundTensors, find_tensors
 from cachecore.transfers.ends import Consume, End, LocalEnd, RemoteEnd
 from cachecore.types import BlocksCacheKey, Cache, CacheKeyByIdAndIndex, Placement, TransferKey

@@ -11,7 +11,7 @@ from cachecore.engine import Operation
 from cachecore.errors import CacheIncompatibleError, CacheValueError
 from cachecore.planning import CopyPlan, Part
 from cachecore.registration.local_caches import Registered
-from cachecore.registration.tensors import check_unmoved
+from cachecore.tensors import check_unmoved
 from cachecore.transfers.ends import End
 from cachecore.transfers.finding import Ends
 from cachecore.transfers.matching import Matched

@@ -10,7 +10,7 @@ import pytest
 
 import cachecore as cc
 from cachecore.events import Listeners
-from cachecore.registration.tensors import look
+from cachecore.tensors import look
 
 F16 = cc.DataType.DT_FLOAT16
 

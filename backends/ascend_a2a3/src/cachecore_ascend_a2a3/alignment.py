@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cachecore import _arguments as arguments
+from cachecore import tensors
 from cachecore.errors import CacheValueError
-from cachecore.registration import tensors
 from cachecore_ascend_a2a3.product import HUGE_PAGE
 
 __all__ = ["aligned_view"]
