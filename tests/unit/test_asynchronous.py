@@ -228,7 +228,7 @@ def test_a_transfer_can_be_awaited(pair):
     async def main():
         await pair.pull()
         go = threading.Event()
-        both = asyncio.gather(pair.pull(after=go), pair.pull(after=go))
+        both = asyncio.gather(*(pair.pull([block], after=go) for block in range(2)))
         asyncio.get_running_loop().call_later(0.01, go.set)
         await both
         with pytest.raises(cc.TransferTimeoutError):
@@ -301,12 +301,12 @@ def test_a_peer_that_holds_threads_does_not_hold_up_another(pair):
         other.register_blocks_tensors([tensor.copy() for tensor in pair.there], blocks_cache_key=cc.BlocksCacheKey(3))
         pair.reader.link(3, other.address, timeout=10)
         go = threading.Event()
-        first = pair.pull(after=go)
+        first = pair.pull([0], after=go)
         wait_for(lambda: pair.reader.stats().transfers_running == 1)
         second = threading.Event()
-        held = pair.pull(after=second)  # takes the last thread
-        waiting = [pair.pull() for _ in range(5)]
-        urgent = pair.reader.pull_blocks_async(cc.BlocksCacheKey(3), pair.cache, [0], [0], tensor_num_per_layer=1)
+        held = pair.pull([1], after=second)  # takes the last thread
+        waiting = [pair.pull([block]) for block in range(2, 7)]
+        urgent = pair.reader.pull_blocks_async(cc.BlocksCacheKey(3), pair.cache, [7], [7], tensor_num_per_layer=1)
         second.set()
         urgent.wait(10)
         held.wait(10)
@@ -342,8 +342,8 @@ def test_closing_waits_for_what_runs_and_cancels_what_waits():
 
 def test_a_queued_transfer_of_a_cache_that_was_unregistered_meanwhile_does_not_start(pair):
     go = threading.Event()
-    for _ in range(2):
-        pair.reader.pull_blocks_async(cc.BlocksCacheKey(1), pair.cache, [0], [0], tensor_num_per_layer=1, after=go)
+    for block in range(2):
+        pair.pull([block], after=go)
     other = np.zeros((BLOCKS, BLOCK), np.uint8)
     cache = pair.reader.register_blocks_tensors([other])
     queued = pair.reader.pull_blocks_async(
@@ -508,7 +508,7 @@ def test_whatever_kind_of_block_list_may_change_after_the_call(pair, kind):
     ids = (ctypes.c_int64 * 2)(1, 2) if kind == "array of ctypes" else [1, 2]
     given = {"list": lambda ids: ids, "array of ctypes": memoryview, "own": Table}[kind](ids)
     go = threading.Event()
-    running = [pair.pull([0], after=go) for _ in range(2)]
+    running = [pair.pull([block], after=go) for block in (0, 3)]
     transfer = pair.pull(given)
     waiting = threading.Thread(target=lambda: transfer.wait_layer(0, 10))
     waiting.start()
