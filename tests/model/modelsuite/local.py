@@ -7,9 +7,10 @@ from modelsuite import wire
 from modelsuite.base import chance, fault
 from modelsuite.entries import EntryRules
 from modelsuite.oracle import INCOMPATIBLE, NOT_FOUND, VALUE, Tensor
-from modelsuite.sizes import HOST
+from modelsuite.sizes import DEVICE, HOST, NOWHERE
 
 COPY_FAULTS = ["missing", "type", "type", "stale", "stale", "stale", "late", "late", "kind", "kind"]
+COPY_FAULTS += ["engine", "engine", "event"]
 
 
 class LocalRules(EntryRules):
@@ -49,6 +50,12 @@ class LocalRules(EntryRules):
         elif wrong == "late":
             more = {"timeout": 0.02, "never": True}
             errors = errors or {"TransferTimeoutError"}
+        elif wrong == "engine":
+            more["fail_at"] = 1
+            errors = errors or {"TransferError"}
+        elif wrong == "event":
+            more["after"] = "no event"
+            errors = errors | {"NotSupportedError"}
         self.perform(me, method, arguments, errors, lambda value: self.oracle.move(*moves), **more)
 
     def copy_cache(self, rnd: object) -> None:
@@ -127,7 +134,7 @@ class LocalRules(EntryRules):
         owners = [node for node in self.nodes if any(len(c.tensors) <= len(HOST) for c in node.of_kind("blocks"))]
         if not owners:
             return
-        wrong = fault(rnd, [*COPY_FAULTS, "unlike", "unlike", "ids", "ids", "both"], 0.55)
+        wrong = fault(rnd, [*COPY_FAULTS, "unlike", "unlike", "ids", "ids", "both", "memory", "memory"], 0.6)
         me = rnd.choice(owners)
         small = [c for c in me.of_kind("blocks") if len(c.tensors) <= len(HOST)]
         cache = rnd.choice([c for c in small if c.data_type == 4] or small)
@@ -150,7 +157,13 @@ class LocalRules(EntryRules):
         if wrong == "both":
             ends = [ends[0], ends[0]]  # both on the device
             errors.add(INCOMPATIBLE)
-        elif not out:
+        elif wrong == "memory":  # that is not mapped, or the device's
+            nowhere = [wire.Place("", NOWHERE + 0x10000 * i) for i in range(len(host))]
+            device = [wire.Place(name) for name in DEVICE[: len(host)]]
+            places = nowhere if me.facts["backend"] == "host" else rnd.choice([nowhere, device])
+            ends[1] = wire.HostCacheRef((4, block_bytes), tuple(places))
+            errors.update(("MemoryAccessError", "PlacementError"))
+        if not out and wrong != "both":
             ends.reverse()
         moves = []
         if not errors:

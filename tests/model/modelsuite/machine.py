@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from modelsuite.failing import FailureRules
 from modelsuite.fanout import FanoutRules
 from modelsuite.layers import LayerRules
 from modelsuite.leasing import LeaseRules
 from modelsuite.local import LocalRules
 from modelsuite.rare import RareRules
-from modelsuite.returning import ReturnRules
+from modelsuite.stalling import StallRules
 
 #: Shares: many make others, or are given up for want of caches that fit.
 WEIGHTS = {
@@ -59,13 +60,20 @@ WEIGHTS = {
     "foreign_keys": 6,
     "a_full_inbox": 7,
     "a_closed_manager": 14,
+    "a_forked_child": 8,
+    "an_impatient_wait": 6,
+    "an_unknown_end": 8,
+    "still_reachable": 8,
+    "a_stalled_peer": 2,
+    "link_to_the_deaf": 4,
+    "relink_under_a_transfer": 4,
 }
 #: What is tried towards a manager that ended.
 TOWARDS_THE_LOST = ["pull_blocks", "push_blocks", "pull_entry_to_blocks", "pull_cache", "push_cache"]
-TOWARDS_THE_LOST += ["pull_layers", "push_layers", *TOWARDS_THE_LOST, "transfer_cache_async"]
+TOWARDS_THE_LOST += ["pull_layers", "push_layers", *TOWARDS_THE_LOST, "transfer_cache_async", "notify_the_lost"]
 
 
-class TwoManagers(ReturnRules, FanoutRules, LayerRules, LocalRules, LeaseRules, RareRules):
+class TwoManagers(FailureRules, StallRules, FanoutRules, LayerRules, LocalRules, LeaseRules, RareRules):
     """Two managers in two processes."""
 
     @rule(number=st.integers(0, 2**24 - 1))

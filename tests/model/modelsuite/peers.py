@@ -155,6 +155,13 @@ class PeerRules(Choosing):
             COUNTS[f"notifications by {how}", "ok"] += 1
         other.inbox = []
 
+    def notify_the_lost(self, rnd: object) -> None:
+        """Who has ended is told nothing."""
+        owners = [me for me in self.nodes if self.towards.cluster in self.lost(me)]
+        if owners:
+            me = rnd.choice(owners)
+            self.perform(me, "notify", [self.towards.cluster, "late", b""], {"NotLinkedError"}, timeout=60.0)
+
     def query(self, me: Node, cluster: int) -> None:
         """The state of what a peer registered."""
         errors = set() if cluster in me.links else {"NotLinkedError"}

@@ -5,17 +5,14 @@ from __future__ import annotations
 import cachecore as cc
 from modelsuite import wire
 from modelsuite.base import chance, real_key
-from modelsuite.oracle import Cache, Tensor
+from modelsuite.blocks import BlockRules
+from modelsuite.oracle import VALUE, Cache, Tensor
 from modelsuite.peers import PeerRules
-from modelsuite.registering import RegisterRules, descriptor
-from modelsuite.sizes import DEVICE, LAYERED
+from modelsuite.registering import BUDGET, RegisterRules, descriptor
+from modelsuite.sizes import DEVICE, LAYERED, NOWHERE
 
 #: More than any machine has.
 TOO_MUCH = 1 << 46
-
-
-#: Where nothing was ever mapped.
-NOWHERE = 0x10000 * 65536 * 4096
 
 
 def layer(buffer: str, offset: int = 0) -> wire.TensorRef:
@@ -23,7 +20,7 @@ def layer(buffer: str, offset: int = 0) -> wire.TensorRef:
     return wire.TensorRef(wire.Place(buffer, offset), (2, 32), (32, 1), 4)
 
 
-class RareRules(RegisterRules, PeerRules):
+class RareRules(RegisterRules, BlockRules, PeerRules):
     """What comes from the machine, from plugins, or from a caller who did something else meanwhile."""
 
     def out_of_memory(self, rnd: object) -> None:
@@ -83,17 +80,26 @@ class RareRules(RegisterRules, PeerRules):
         raw = [cache for cache in me.caches.values() if cache.kind != "layers" and not cache.allocated]
         used = {t.buffer for cache in me.caches.values() for t in cache.tensors}
         free = [name for name in LAYERED if name not in used]
-        what = rnd.choice(["overlap", "page", "unmapped"])
+        what = rnd.choice(["overlap", "page", "unmapped", "budget", "strided"])
         if what == "overlap" and raw:
             tensor = rnd.choice(rnd.choice(raw).tensors)
-            given, errors = layer(tensor.buffer, tensor.offset), {"OverlapError"}
+            tensors, errors = [layer(tensor.buffer, tensor.offset)], {"OverlapError"}
         elif what == "page" and free and me.facts["backend"] == "ascend_a2a3":
-            given, errors = layer(rnd.choice(free), 64), {"AlignmentError"}
+            tensors, errors = [layer(rnd.choice(free), 64)], {"AlignmentError"}
         elif what == "unmapped":
-            given, errors = layer("", NOWHERE), {"MemoryAccessError", "PlacementError", "AlignmentError"}
+            tensors, errors = [layer("", NOWHERE)], {"MemoryAccessError", "PlacementError", "AlignmentError"}
+        elif what == "budget" and me.facts["backend"] == "host":
+            # Neither adjacent nor, as far as the driver knows, of one allocation.
+            first = me.facts["unknown_memory"]
+            places = [wire.Place("", first + 4 * i) for i in range(BUDGET + 1)]
+            tensors = [wire.TensorRef(place, (2, 1), (1, 1), 4) for place in places]
+            errors = {"AddressBudgetError"}
+        elif what == "strided":
+            tensors = [wire.TensorRef(wire.Place(rnd.choice(LAYERED)), (2, 32), (128, 2), 4)]
+            errors = {VALUE}
         else:
             return
-        self.perform(me, "register_layers", [{"layer.0": [given]}], errors)
+        self.perform(me, "register_layers", [{"layer.0": tensors}], errors)
 
     def the_wrong_placement(self, rnd: object) -> None:
         """Device memory called the host's; on a plain host both names are right."""
@@ -161,18 +167,75 @@ class RareRules(RegisterRules, PeerRules):
         self.perform(me, "notify", [other.cluster, "late", b""], {"LinkBusyError"}, timeout=60.0)
         self.ask(other.cluster, "inbox_takes", None)
 
-    def a_closed_manager(self, rnd: object) -> None:
-        me = self.any_node(rnd)
-        method, arguments = rnd.choice(
+    def anything(self, rnd: object) -> tuple[str, list[object]]:
+        """A call of some method with arguments that are right."""
+        own, blocks, entry = None, real_key(("blocks", 1, 1)), real_key(("index", 1, 1, 0))
+        lately = descriptor(1, 2, 64, 4)
+        return rnd.choice(
             [
-                ("notifications", []),
-                ("unregister_cache", [1]),
-                ("unlink", [1]),
+                ("allocate_blocks_cache", [lately]),
+                ("allocate_cache", [lately]),
+                ("copy_blocks", [own, {0: [1]}]),
+                ("copy_cache", [own, own]),
+                ("deallocate_blocks_cache", [own]),
+                ("deallocate_cache", [own]),
                 ("expired_leases", []),
-                ("pull_blocks", [real_key(("blocks", 1, 1)), None, [0], [0]]),
-                ("register_cache", [descriptor(1, 2, 64, 4), [4096]]),
+                ("lease", [own, [0], 1.0]),
                 ("link", [1, "127.0.0.1:1"]),
+                ("notifications", []),
                 ("notify", [1, "late"]),
+                ("on_notification", [None]),
+                ("pull_blocks", [blocks, own, [0], [0]]),
+                ("pull_blocks_async", [blocks, own, [0], [0]]),
+                ("pull_cache", [entry, own]),
+                ("pull_cache_async", [entry, own]),
+                ("push_blocks", [blocks, own, [0], [0]]),
+                ("push_blocks_async", [blocks, own, [0], [0]]),
+                ("push_cache", [entry, own]),
+                ("push_cache_async", [entry, own]),
+                ("query_register_mem_status", [1]),
+                ("register_blocks_cache", [lately, [4096]]),
+                ("register_blocks_tensors", [[]]),
+                ("register_cache", [lately, [4096]]),
+                ("register_cache_tensors", [[]]),
+                ("register_layers", [{}]),
+                ("release_lease", [None]),
+                ("remap_registered_memory", [[]]),
+                ("remove_cache_key", [real_key(("req", 1, 1, 1))]),
+                ("renew_lease", [None, 1.0]),
+                ("swap_blocks", [own, own, {0: 1}]),
+                ("transfer_cache_async", [own, "synchronizer: ready", []]),
+                ("unlink", [1]),
+                ("unregister_cache", [1]),
+                ("wait_notification", [0.0]),
             ]
         )
+
+    def a_closed_manager(self, rnd: object) -> None:
+        me = self.any_node(rnd)
+        method, arguments = self.anything(rnd)
         self.perform(me, method, arguments, {"ManagerClosedError"}, closed=True)
+
+    def a_forked_child(self, rnd: object) -> None:
+        """It has the memory of its parent, and none of its threads."""
+        me = self.any_node(rnd)
+        method, arguments = self.anything(rnd)
+        self.perform(me, method, arguments, {"ForkedProcessError"}, forked=True)
+
+    def an_impatient_wait(self, rnd: object) -> None:
+        """Waiting for a transfer ends without ending it."""
+        pair = self.draw_pair(rnd, "blocks", "blocks")
+        if pair is None or pair[3].model is None:
+            return
+        me, own, node, other = pair
+        key = ("blocks", node.cluster, other.model)
+        bad = self.oracle.find(me, key)[0] | self.oracle.crossing(me, node, own)
+        if bad | self.planned(node, other, me, own, [0], [1], (None, None, 1), (None, None)):
+            return
+        arguments = [real_key(key), wire.CacheRef(own.cache_id), [0], [1]]
+        more = {"tensor_num_per_layer": 1, "timeout": 60.0, "never": True}
+        told = self.call(me, "pull_blocks_async", *arguments, then="impatient", **more)
+        expected = ["CacheTimeoutError"] * 3 + ["TransferCancelledError"]
+        self.expect(told == expected, f"waiting in vain for a transfer of cluster {me.cluster} gave {told}")
+        for name in ("Transfer.wait", "Transfer.wait_layer", "Transfer.exception"):
+            self.count(name, "CacheTimeoutError")

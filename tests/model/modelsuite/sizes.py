@@ -10,6 +10,8 @@ DEVICE = [f"d{i}" for i in range(8)]
 LAYERED = [f"l{i}" for i in range(4)]
 #: Host memory, for swaps.
 HOST = ["h0", "h1"]
+#: Where nothing was ever mapped.
+NOWHERE = 0x10000 * 65536 * 4096
 BUFFERS = {name: 2048 for name in (*DEVICE, *HOST)} | {name: 4096 for name in LAYERED}
 
 #: Blocks (or batch entries) of a tensor, and bytes of one; each product fits a buffer.

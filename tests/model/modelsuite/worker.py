@@ -19,92 +19,23 @@ import numpy as np
 import zmq
 
 import cachecore as cc
-from cachecore.errors import EngineError
-from cachecore.outcome import FailureCause, Outcome
+import cachecore.peers.manager as peers
 from cachecore.peers import inbox
 from cachecore.peers.keyfiles import loopback_pair
+from cachecore.peers.liveness import Timing
 from cachecore.testing.harness import MemoryHarness
 from modelsuite import holes, wire
 from modelsuite.sizes import BUFFERS, HOST, LAYERED, content
+from modelsuite.standins import Breaker, Deaf, Layer, Moving
 
 #: Bytes of an allocation that shares none with another: the 950 cuts smaller ones from common ones, and the layers of
 #: a cache that lie in one are registered with everything between them.
 APART = 4 << 20
 ENTRIES = inbox.MAX_ENTRIES
+#: As the documented intervals, but that a peer which does not answer is noticed sooner.
+TIMING = Timing(ping_interval=0.25, stall_after=0.75)
 #: What callers give and must get back as it was.
 PLAIN = (list, dict, tuple, range, cc.CacheDesc, cc.TransferWithCacheKeyConfig)
-
-
-class Layer(cc.LayerSynchronizer):
-    """Says when a layer of `transfer_cache_async` is ready."""
-
-    def __init__(self, does: str) -> None:
-        self.does = does
-
-    def synchronize_layer(self, layer_index: int, timeout_in_millis: int | None = None) -> bool:
-        if not isinstance(timeout_in_millis, int) or not 0 < timeout_in_millis <= 60_000:
-            raise ValueError(f"the milliseconds that are left are {timeout_in_millis}")
-        if self.does == "raises":
-            raise KeyError("on purpose")
-        return self.does == "ready"
-
-
-class Moving:
-    """An array that can pretend to have been resized."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array, self.dtype, self.moved = array, array.dtype, False
-
-    @property
-    def __array_interface__(self) -> dict[str, object]:
-        facts = dict(self.array.__array_interface__)
-        address, read_only = facts["data"]
-        return facts | {"data": (address + 4096 * self.moved, read_only)}
-
-
-class Breaker:
-    """Lets one native transfer fail before its first byte, as an engine reports it, or a registration be refused."""
-
-    def __init__(self, manager: cc.CacheManager) -> None:
-        self.fail_at = 0
-        self.refuse = ""
-        manager._registry._policies += (self,)
-        for binding in manager._engines:
-            self.wrap_register(binding.engine)
-        self.lock = threading.Lock()
-        self.wrap(manager.backend, "copy", 0)
-        for binding in manager._engines:
-            self.wrap(binding.engine, "transfer", 1)
-
-    def check_registration(self, function: str, cluster_id: int, ranges: object) -> None:
-        """As a policy."""
-        if self.refuse == "policy":
-            raise PermissionError("on purpose")
-
-    def wrap_register(self, engine: object) -> None:
-        """Stand before the engine's registering."""
-        real = engine.register
-
-        def register(regions: object) -> object:
-            if self.refuse == "engine":
-                raise EngineError("on purpose")
-            return real(regions)
-
-        engine.register = register
-
-    def wrap(self, owner: object, name: str, plan_at: int) -> None:
-        """Stand before a method."""
-        real = getattr(owner, name)
-
-        def method(*arguments: object, **more: object) -> Outcome:
-            with self.lock:
-                self.fail_at -= 1
-                now = self.fail_at == 0
-            if now:
-                return Outcome.untouched_by(FailureCause.NATIVE, arguments[plan_at].chunks, message="on purpose")
-            return real(*arguments, **more)
-
-        setattr(owner, name, method)
 
 
 class Side:
@@ -113,6 +44,8 @@ class Side:
     def __init__(self, cluster_id: int) -> None:
         self.cluster_id = cluster_id
         self.manager: cc.CacheManager | None = None
+        #: Memory that no driver gave out.
+        self.unknown = np.zeros(4096, np.uint8)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -138,6 +71,7 @@ class Side:
             "backend": self.manager.backend.name,
             "optional": limits.remote_access_optional.value_or(True),
             "allocate": limits.allocate_caches.value_or(True),
+            "unknown_memory": self.unknown.ctypes.data,
             "two_sided": options.get("manager.remote_cache_accessible") is False,
         }
 
@@ -162,9 +96,11 @@ class Side:
         then: str = "",
         fill: int | None = None,
         fail_at: int = 0,
+        gives_up: bool = False,
         never: bool = False,
         refuse: str = "",
         closed: bool = False,
+        forked: bool = False,
         **more: object,
     ) -> wire.Answer:
         """Call a method of the manager; references become what they stand for.
@@ -175,17 +111,22 @@ class Side:
             then: What to do with what it returns.
             fill: How to fill the memory of a cache that is allocated.
             fail_at: Which native transfer fails, counted from 1.
+            gives_up: Whether the engine cannot say what that one did, nor, until `settle`, that it has stopped.
             never: Whether it comes after an event that never happens.
-            refuse: Who refuses a registration: "policy", "engine" or nobody.
+            refuse: Who refuses: "policy" or "engine" a registration, "deregister" its end, or nobody.
             closed: Whether to call a manager that was closed.
+            forked: Whether to call from a forked child.
             more: Arguments with names.
         """
-        self.breaker.fail_at, self.breaker.refuse = fail_at, refuse
+        breaker = self.breaker
+        breaker.fail_at, breaker.gives_up, breaker.refuse, breaker.stopped = fail_at, gives_up, refuse, not gives_up
         try:
             given = [self.resolve(one) for one in arguments], {name: self.resolve(one) for name, one in more.items()}
             before = [repr(one) for one in (*given[0], *given[1].values()) if isinstance(one, PLAIN)]
             after = {"after": threading.Event()} if never else {}
             manager = self.closed_manager() if closed else self.manager
+            if forked:
+                return wire.Answer(in_a_child(getattr(manager, method), *given[0], **given[1]), self.digests())
             result = getattr(manager, method)(*given[0], **given[1], **after)
             if then:
                 result = getattr(self, then)(result)
@@ -201,7 +142,7 @@ class Side:
                 tuple(getattr(error, "unknown", ())),
             )
         finally:
-            self.breaker.fail_at, self.breaker.refuse = 0, ""
+            breaker.fail_at, breaker.refuse = 0, ""
         return wire.Answer(value, self.digests())
 
     def closed_manager(self) -> cc.CacheManager:
@@ -269,11 +210,54 @@ class Side:
         self.waiting = None
         return type(error).__name__
 
+    def impatient(self, transfer: object) -> list[str]:
+        """Wait for a transfer that never begins, in vain; returns the errors."""
+        told = []
+        for wait in (lambda: transfer.wait(0.01), lambda: transfer.wait_layer(0, 0.01), lambda: transfer.exception(0)):
+            try:
+                wait()
+            except cc.CacheError as error:
+                told.append(type(error).__name__)
+        transfer.cancel()
+        return [*told, type(transfer.exception(60.0)).__name__]
+
+    def settle(self) -> list[tuple[int, int]]:
+        """What the engine gave up has stopped; returns what is quarantined afterwards."""
+        self.breaker.stopped = True
+        return self.manager._transfers.quarantine.wait_empty(time.monotonic() + 60.0)
+
     # --- what managers know -----------------------------------------------------------------------------------------
 
     def link_is_lost(self, cluster: int) -> bool:
         """Whether the end of a peer was noticed."""
         return self.manager._peers.get(cluster).state == "LOST"
+
+    def lose_link(self, cluster: int) -> None:
+        """As when an engine reports that the peer is gone."""
+        self.manager._peers.get(cluster).report_gone("on purpose")
+        while not self.link_is_lost(cluster):
+            time.sleep(0.001)
+
+    def notify_and_lose(self, cluster: int) -> str:
+        """Lose the link while a notification waits for its confirmation; returns the error."""
+        told: list[str] = []
+
+        def notify() -> None:
+            try:
+                self.manager.notify(cluster, "late", b"", timeout=60.0)
+            except cc.CacheError as error:
+                told.append(type(error).__name__)
+
+        thread = threading.Thread(target=notify)
+        thread.start()
+        time.sleep(0.1)  # a notification that was not sent by then is sent to nobody, which is another error
+        self.lose_link(cluster)
+        thread.join()
+        return told[0] if told else "ok"
+
+    def link_state(self, cluster: int) -> str:
+        """As operators see it."""
+        return next(peer.state for peer in self.manager.links if peer.cluster_id == cluster)
 
     def numbers(self, cluster: int | None) -> int:
         """Of the last change of a catalogue: of the manager's own, or of a peer's as far as it is known."""
@@ -303,6 +287,9 @@ class Side:
         if isinstance(given, wire.MovingRef):
             self.moving = Moving(self.resolve(wire.ArrayRef(given.place, given.shape, "uint8")))
             return self.moving
+        if given == "a deaf address":
+            self.deaf = Deaf()
+            return self.deaf.address
         if given == "foreign keys":
             return foreign_keys()
         if isinstance(given, list):
@@ -378,6 +365,25 @@ class Side:
         return [(note.cluster_id, note.name, bytes(note.payload)) for note in got]
 
 
+def in_a_child(method: object, *arguments: object, **more: object) -> wire.Failure:
+    """The error that a forked child gets."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            method(*arguments, **more)
+            told = "none"
+        except BaseException as error:  # whatever it is, this process ends here
+            told = type(error).__name__
+        os.write(writing, told.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        name = answer.read()
+    os.waitpid(child, 0)
+    return wire.Failure(name, 0, "in a child")
+
+
 def foreign_keys() -> cc.Security:
     """A pair that nobody admits, for the listeners of this user."""
     public, secret = (key.decode() for key in zmq.curve_keypair())
@@ -394,6 +400,7 @@ def main() -> None:
     incoming, outgoing = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # whatever prints must not reach the pipe
     sides: dict[int, Side] = {}
+    peers.Timing = lambda: TIMING
     holes.open_hole(os.environ.get("CACHECORE_MODEL_HOLE", ""))
     while True:
         try:
