@@ -1,6 +1,7 @@
 """A long run of the model-based suite: `python tests/model --operations 100000 --managers three`.
 
-Ends with how often every operation succeeded and failed with each error. CACHECORE_EMULATE chooses the product.
+Ends with how often every operation succeeded and failed with each error, and which documented errors never came up.
+CACHECORE_EMULATE chooses the product. `--counts FILE` keeps the figures; `--combine FILE ...` adds those of several runs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -19,6 +21,7 @@ import test_holes
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 from modelsuite.base import COUNTS, ONLY_FIRST, TRANSFERS, WATCHERS
+from modelsuite.documented import never_met
 from modelsuite.machine import MACHINES
 
 
@@ -32,9 +35,13 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true", help="look for the shortest example of a fault")
     parser.add_argument("--first", action="store_true", help="end at the first difference")
     parser.add_argument("--holes", action="store_true", help="see that each hole is found when it is put back")
+    parser.add_argument("--counts", type=Path, help="write the figures to this file")
+    parser.add_argument("--combine", type=Path, nargs="+", help="add the figures of several runs")
     asked = parser.parse_args()
     if asked.holes:
         return holes()
+    if asked.combine:
+        return combine(asked.combine)
     if asked.first:
         ONLY_FIRST.append(True)
     machine = MACHINES[asked.managers]
@@ -63,7 +70,22 @@ def main() -> int:
             ),
         )
         rounds += 1
-    report(first, rounds, time.monotonic() - started)
+    about = {"seeds": [first, first + rounds - 1], "seconds": round(time.monotonic() - started)}
+    if asked.counts:
+        asked.counts.write_text(json.dumps({"about": about, "counts": [[*key, n] for key, n in COUNTS.items()]}))
+    report(about)
+    return 0
+
+
+def combine(files: list[Path]) -> int:
+    """Report several runs as one."""
+    seconds = 0
+    for file in files:
+        run = json.loads(file.read_text())
+        seconds += run["about"]["seconds"]
+        for name, outcome, count in run["counts"]:
+            COUNTS[name, outcome] += count
+    report({"runs": len(files), "seconds": seconds})
     return 0
 
 
@@ -83,12 +105,18 @@ def holes() -> int:
     return 1 if missed else 0
 
 
-def report(first: int, rounds: int, seconds: float) -> None:
-    """What happened."""
+def report(about: dict[str, object]) -> None:
+    """What happened: each operation with its outcomes, each error, what is documented and was not met."""
     names = sorted({name for name, _ in COUNTS})
+    errors: Counter[str] = Counter()
     for name in names:
         outcomes = {outcome: count for (one, outcome), count in sorted(COUNTS.items()) if one == name}
-        print(f"{name:28s} " + ", ".join(f"{outcome} {count:,}" for outcome, count in outcomes.items()))
+        total = sum(outcomes.values())
+        print(f"{name:32s} {total:,}: " + ", ".join(f"{outcome} {count:,}" for outcome, count in outcomes.items()))
+        for outcome, count in outcomes.items():
+            errors[outcome.split(":")[0]] += count
+    print("\nerrors: " + ", ".join(f"{name} {n:,}" for name, n in sorted(errors.items()) if name.endswith("Error")))
+    print("\ndocumented and never met: " + ("; ".join(never_met(COUNTS)) or "nothing") + "\n")
     tried = sum(count for (name, _), count in COUNTS.items() if name in TRANSFERS)
     done = sum(count for (name, outcome), count in COUNTS.items() if name in TRANSFERS and outcome == "ok")
     print(
@@ -97,9 +125,8 @@ def report(first: int, rounds: int, seconds: float) -> None:
                 "operations": sum(COUNTS.values()),
                 "transfers": tried,
                 "transfers_succeeded": round(done / max(tried, 1), 3),
-                "rarest": sorted((count, *key) for key, count in COUNTS.items())[:5],
-                "seeds": [first, first + rounds - 1],
-                "seconds": round(seconds),
+                "fewest": sorted((sum(n for (one, _), n in COUNTS.items() if one == name), name) for name in names)[:3],
+                **about,
             }
         )
     )

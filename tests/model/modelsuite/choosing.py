@@ -10,6 +10,7 @@ from modelsuite.oracle import NOT_FOUND, Cache, Key, Node
 FORMS = ["", "", "", "", "", "wait", "await_", "layers", "wait layerwise", "layers layerwise"]
 #: What can be wrong with every transfer.
 FAULTS = ["key", "none", "none", "type", "type", "unlinked", "unlinked", "stale", "late", "late", "cancelled"]
+FAULTS += ["engine", "engine", "event"]
 #: Seconds of transfers that are to be late.
 SHORT = 0.03
 
@@ -196,6 +197,12 @@ class Choosing(Frame):
             more |= {"never": True, "timeout": SHORT}
             # A look-up that asks the peer, or the claim of a lease, may also be late.
             errors = (errors or {"TransferTimeoutError"}) | {"CacheTimeoutError", "LinkLostError"}
+        elif wrong == "engine":
+            more["fail_at"] = 1
+            errors = errors or {"TransferError"}
+        elif wrong == "event":
+            more["after"] = "no event"
+            errors = errors | {"NotSupportedError"}
         elif wrong == "cancelled":
             form = "cancel"
             more["never"] = True

@@ -11,6 +11,7 @@ from modelsuite.choosing import sharing
 from modelsuite.oracle import Cache, Node
 from modelsuite.peers import PeerRules
 from modelsuite.returning import ReturnRules
+from modelsuite.sizes import HOST
 
 
 class FailureRules(ReturnRules, BlockRules, PeerRules):
@@ -44,8 +45,13 @@ class FailureRules(ReturnRules, BlockRules, PeerRules):
         told = {(tensor, start + i) for tensor, start, blocks in value.unknown for i in range(blocks)}
         every = {(tensor, block) for tensor in range(len(dst.tensors)) for block in target}
         self.expect(told == every and not value.landed, f"{shown} told of {value.landed} and {value.unknown}")
-        self.count(method, "TransferTimeoutError, unknown")
+        self.count(method, "TransferTimeoutError: unknown")
         self.perform(me, method, arguments, {"CacheBusyError"}, gives_up=True, **more)
+        alone = own.data_type == 4 and len(own.tensors) <= len(HOST)
+        if pull and alone:  # nor does anything else write there
+            host = wire.HostCacheRef((4, own.block_bytes), tuple(wire.Place(name) for name in HOST[: len(own.tensors)]))
+            swap = [host, wire.CacheRef(own.cache_id), {0: target[0]}]
+            self.perform(me, "swap_blocks", swap, {"CacheBusyError"}, gives_up=True)
         give_back = self.give_back_in_vain(rnd, me, own, node, other) if chance(rnd, 0.6) else None
         left = self.ask(me.cluster, "settle")
         self.expect(left == [], f"{left} stay quarantined after the engine has stopped")

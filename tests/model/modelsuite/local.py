@@ -134,7 +134,7 @@ class LocalRules(EntryRules):
         owners = [node for node in self.nodes if any(len(c.tensors) <= len(HOST) for c in node.of_kind("blocks"))]
         if not owners:
             return
-        wrong = fault(rnd, [*COPY_FAULTS, "unlike", "unlike", "ids", "ids", "both", "memory", "memory"], 0.6)
+        wrong = fault(rnd, [*COPY_FAULTS, "unlike", "unlike", "ids", "ids", "both", "memory", "memory", "overlap"], 0.6)
         me = rnd.choice(owners)
         small = [c for c in me.of_kind("blocks") if len(c.tensors) <= len(HOST)]
         cache = rnd.choice([c for c in small if c.data_type == 4] or small)
@@ -157,6 +157,12 @@ class LocalRules(EntryRules):
         if wrong == "both":
             ends = [ends[0], ends[0]]  # both on the device
             errors.add(INCOMPATIBLE)
+        elif wrong == "overlap" and me.facts["backend"] == "host":  # host memory that is a cache of its own
+            ends[1] = wire.HostCacheRef(
+                (cache.blocks, block_bytes), tuple(wire.Place(t.buffer, t.offset) for t in cache.tensors)
+            )
+            mapping = {0: 0}
+            errors.add("OverlapError")
         elif wrong == "memory":  # that is not mapped, or the device's
             nowhere = [wire.Place("", NOWHERE + 0x10000 * i) for i in range(len(host))]
             device = [wire.Place(name) for name in DEVICE[: len(host)]]

@@ -151,6 +151,8 @@ class PeerRules(Choosing):
         how = rnd.choice(["poll", "wait", "callback"])
         got = self.ask(other.cluster, "notifications", how, len(other.inbox))
         self.expect(got == other.inbox, f"cluster {other.cluster} was told {got} by {how}, not {other.inbox}")
+        if how == "callback":  # which was seen to refuse to be asked
+            COUNTS["on_notification", "CacheValueError"] += 1
         if got:
             COUNTS[f"notifications by {how}", "ok"] += 1
         other.inbox = []

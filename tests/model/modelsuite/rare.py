@@ -62,8 +62,6 @@ class RareRules(RegisterRules, BlockRules, PeerRules):
         by, error = rnd.choice([("policy", "RegistrationRefusedError"), ("engine", "EngineError")])
         method = rnd.choice(["allocate_cache", "allocate_blocks_cache", "register_layers", "tensors"])
         more: dict[str, object] = {"remote_accessible": True, "refuse": by}
-        if method == "tensors" and me.facts["backend"] != "host":
-            return
         if method == "tensors":
             method = rnd.choice(["register_blocks_tensors", "register_cache_tensors"])
             given: object = [wire.ArrayRef(wire.Place(rnd.choice(free)), (4, 64), "uint8")]
@@ -126,7 +124,7 @@ class RareRules(RegisterRules, BlockRules, PeerRules):
         me = self.node_with_room(rnd)
         used = {} if me is None else {t.buffer for cache in me.caches.values() for t in cache.tensors}
         free = [name for name in DEVICE if name not in used]
-        if me is None or not free or me.facts["backend"] != "host":
+        if me is None or not free:
             return
         name = rnd.choice(free)
         cache = Cache(0, "blocks", 4, [Tensor(name, 0, 4, 64, 64)], True)
@@ -139,9 +137,14 @@ class RareRules(RegisterRules, BlockRules, PeerRules):
         self.perform(me, "register_blocks_tensors", [[array]], set(), effect, remote_accessible=True)
         self.ask(me.cluster, "moved", True)
         own, key = wire.CacheRef(cache.cache_id), real_key(("blocks", self.any_node(rnd).cluster, 1))
+        host = wire.HostCacheRef((4, 64), (wire.Place("h0"),))
+        destination = cc.TransferWithCacheKeyConfig(key)
+        calls = [(method, [key, own, [0], [0]]) for method in ("pull_blocks", "push_blocks")]
+        calls += [(f"{method}_async", arguments) for method, arguments in calls]
+        calls += [("copy_blocks", [own, {0: [1]}]), ("swap_blocks", [own, host, {0: 1}])]
+        calls.append(("transfer_cache_async", [own, "synchronizer: ready", [destination], [0], [0]]))
         for _ in range(3):
-            method = rnd.choice(["pull_blocks", "push_blocks", "pull_blocks_async", "push_blocks_async", "copy_blocks"])
-            arguments = [own, {0: [1]}] if method == "copy_blocks" else [key, own, [0], [0]]
+            method, arguments = rnd.choice(calls)
             self.perform(me, method, arguments, {"AddressMovedError"})
         self.ask(me.cluster, "moved", False)
         if chance(rnd, 0.5):

@@ -16,6 +16,7 @@ from modelsuite.sizes import (
     LAYER_MODELS,
     LAYERED,
     MODELS,
+    NOWHERE,
     TENSORS,
     TYPES,
 )
@@ -193,11 +194,12 @@ class RegisterRules(Frame):
         self.register_tensors(rnd, "entries")
 
     def register_tensors(self, rnd: object, kind: str) -> None:
-        """Arrays over the same memory; only a host has arrays in its device memory."""
+        """Arrays over the same memory, or what looks like tensors of a device."""
         me = self.node_with_room(rnd)
-        if me is None or me.facts["backend"] != "host":
+        if me is None:
             return
-        wrong = fault(rnd, ["overlap", "key", "missing", "type", "empty", "unlike"], 0.4)
+        faults = ["overlap", "key", "missing", "type", "empty", "unlike", "unmapped", "budget", "offset", "remote"]
+        wrong = fault(rnd, faults if me.facts["backend"] == "host" else [*faults, "mixed"], 0.4)
         cache = self.draw_cache(rnd, me, kind, wrong)
         keys = self.draw_keys(rnd, me, cache, wrong)
         kind_of_number = {4: "uint8", 1: "float16"}[cache.data_type]
@@ -213,6 +215,18 @@ class RegisterRules(Frame):
         elif wrong == "unlike":
             given = [*given, wire.ArrayRef(wire.Place("l0", 0), (shape[0], 8), "uint8")]
             errors = errors | {INCOMPATIBLE, VALUE}
+        elif wrong == "unmapped":
+            given = [*given[:-1], wire.ArrayRef(wire.Place("", NOWHERE), shape, kind_of_number)]
+            errors = errors | {"MemoryAccessError", "PlacementError", "AlignmentError"}
+        elif wrong == "mixed":  # memory of the host among the device's
+            given = [*given, wire.ArrayRef(wire.Place("h0"), shape, kind_of_number)]
+            errors = errors | {"PlacementError"}
+        elif wrong == "budget":
+            places = [wire.Place("", 0x100000 * (i + 1)) for i in range(BUDGET + 1)]
+            given = [wire.ArrayRef(place, shape, kind_of_number) for place in places]
+            errors = errors | {"AddressBudgetError"}
+        cache.remote = remote = wrong != "remote"
+        errors = errors | self.remote_errors(me, remote) | self.alignment_errors(me, cache.tensors, remote)
 
         def effect(value: object) -> None:
             cache.cache_id = value
@@ -220,7 +234,7 @@ class RegisterRules(Frame):
 
         named = {"blocks_cache_key": keys} if kind == "blocks" else {"cache_keys": keys}
         method = "register_blocks_tensors" if kind == "blocks" else "register_cache_tensors"
-        self.perform(me, method, [given], errors, effect, remote_accessible=True, **named)
+        self.perform(me, method, [given], errors, effect, remote_accessible=remote, **named)
 
     # --- layers -----------------------------------------------------------------------------------------------------
 

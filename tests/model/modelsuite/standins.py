@@ -39,6 +39,21 @@ class Moving:
         return facts | {"data": (address + 4096 * self.moved, read_only)}
 
 
+class DeviceTensor:
+    """What a torch tensor on a device shows of itself; it can pretend to have been resized."""
+
+    layout = "torch.strided"
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: str) -> None:
+        self.address, self.shape, self.dtype, self.moved = address, shape, f"torch.{dtype}", False
+
+    def data_ptr(self) -> int:
+        return self.address + 4096 * self.moved
+
+    def is_contiguous(self) -> bool:
+        return True
+
+
 class Deaf:
     """Takes connections and never says a word."""
 

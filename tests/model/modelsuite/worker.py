@@ -26,7 +26,7 @@ from cachecore.peers.liveness import Timing
 from cachecore.testing.harness import MemoryHarness
 from modelsuite import holes, wire
 from modelsuite.sizes import BUFFERS, HOST, LAYERED, content
-from modelsuite.standins import Breaker, Deaf, Layer, Moving
+from modelsuite.standins import Breaker, Deaf, DeviceTensor, Layer, Moving
 
 #: Bytes of an allocation that shares none with another: the 950 cuts smaller ones from common ones, and the layers of
 #: a cache that lie in one are registered with everything between them.
@@ -280,12 +280,15 @@ class Side:
                 self.resolve(given.place), given.shape, given.strides, cc.DataType(given.data_type), cc.Placement.DEVICE
             )
         if isinstance(given, wire.ArrayRef):
+            if not self.is_host or not given.place.buffer:
+                return DeviceTensor(self.resolve(given.place), given.shape, given.dtype)
             kind = np.dtype(given.dtype)
             count = int(np.prod(given.shape)) * kind.itemsize
             memory = (ctypes.c_uint8 * count).from_address(self.resolve(given.place))
             return np.frombuffer(memory, kind).reshape(given.shape)
         if isinstance(given, wire.MovingRef):
-            self.moving = Moving(self.resolve(wire.ArrayRef(given.place, given.shape, "uint8")))
+            tensor = self.resolve(wire.ArrayRef(given.place, given.shape, "uint8"))
+            self.moving = Moving(tensor) if self.is_host else tensor
             return self.moving
         if given == "a deaf address":
             self.deaf = Deaf()
