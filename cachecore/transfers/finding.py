@@ -94,7 +94,10 @@ class Ends:
             found = find_tensors(addrs, ((cache.cache.cache_id, cache.shape) for cache in live), paged)
         else:
             link = self._peers.get(cluster_id)
-            found = find_tensors(addrs, _offered(link), paged)
+            try:
+                found = find_tensors(addrs, _offered(link), paged)
+            except CacheValueError:  # a cache has some of them; one that the peer has registered since may have all
+                found = None
             if found is None:
                 link.dialogue.refresh(deadline)
                 found = find_tensors(addrs, _offered(link), paged)

@@ -241,6 +241,15 @@ def test_addresses_are_looked_up_and_not_believed(sites):
     assert all((t[2:] == s[:2]).all() for t, s in zip(late[::-1], sites.source, strict=True))
 
 
+def test_addresses_of_a_cache_that_shares_a_tensor_with_one_that_is_known(sites):
+    sites.send(Layers(), [sites.key(1)]).synchronize(20000)
+    late = [np.zeros((BLOCKS, BLOCK), np.uint8) for _ in range(TENSORS - 1)]
+    cache = sites.receivers[0].register_blocks_tensors([sites.arrived[0][0], *late])
+    task = sites.send(Layers(), [cc.TransferConfig(1, cache.tensor_addrs)])  # before the peer has told of it
+    assert task.synchronize(20000) is SUCCESS
+    assert all((t[2:] == s[:2]).all() for t, s in zip(late, sites.source[1:], strict=True))
+
+
 def test_bad_arguments_are_refused_by_the_call(sites):
     send, key = sites.sender.transfer_cache_async, sites.key(1)
     named = sites.sender.register_layers({"layer": [np.zeros((4, BLOCK), np.uint8)]})
