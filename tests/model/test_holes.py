@@ -27,7 +27,7 @@ FOUND = {
     "9-exception": ("two", r"transfer_cache_async"),
     "9-timeout": ("two", r"transfer_cache_async"),
     "9-pairs": ("two", r"transfer_cache_async"),
-    "9-configs": ("two", r"transfer_cache_async"),
+    "9-configs": ("two", r"transfer_cache_async was a fault in the worker: .*changed what the caller gave"),
     "10": ("two", r"copy_blocks\(.*\{\}.*should have raised"),
     "11": ("two", r"swap_blocks"),
     "12": ("two", r"raised CacheNotFoundError, not one of"),
@@ -57,7 +57,14 @@ def differs(name: str) -> str:
     return run.stderr[run.stderr.index("DIFFERENCE: ") :]
 
 
+def is_found(name: str, said: str) -> bool:
+    """Whether a difference is the hole's, and not a fault of what was put back."""
+    pattern = FOUND[name][1]
+    stumbled = "was a fault in the worker" in said and "was a fault in the worker" not in pattern
+    return not stumbled and re.match(rf"DIFFERENCE: .*({pattern})", said) is not None
+
+
 @pytest.mark.parametrize("name", FOUND)
 def test_a_hole_that_is_put_back_is_found(name: str) -> None:
     said = differs(name)
-    assert re.match(rf"DIFFERENCE: .*({FOUND[name][1]})", said), said
+    assert is_found(name, said), said

@@ -301,7 +301,7 @@ def configs_change() -> None:
     def change(given: tuple[Any, ...], more: dict[str, Any]) -> None:
         for config in given[2] if isinstance(given[2], list) else ():
             if config.src_layer_range is None and isinstance(given[0], cc.Cache):
-                layers = len(given[0].tensor_addrs) // more["tensor_num_per_layer"]
+                layers = len(given[0].tensor_addrs) // more.get("tensor_num_per_layer", 2)
                 object.__setattr__(config, "src_layer_range", range(layers))
 
     _before_sending(change)
