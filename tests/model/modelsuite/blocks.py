@@ -40,14 +40,14 @@ class BlockRules(Choosing):
         source, target = self.draw_blocks(rnd, src.blocks, dst.blocks, wrong)
         ranges = self.draw_ranges(rnd, src, dst, wrong)
         unlike = src.block_bytes != dst.block_bytes
-        slices = self.draw_slices(rnd, src.block_bytes, dst.block_bytes, unlike and wrong != "fit", wrong)
+        must = (unlike and wrong != "fit") or wrong == "slices"
+        slices = self.draw_slices(rnd, src.tensors[:1], dst.tensors[:1], ranges[2], must, wrong)
         more: dict[str, object] = {
             "src_layer_range": ranges[0],
             "dst_layer_range": ranges[1],
             "tensor_num_per_layer": ranges[2],
         }
-        if slices[0]:
-            more |= {"src_slice": slices[0], "dst_slice": slices[1]}
+        errors |= self.give_slices(rnd, more, slices, wrong)
         if leased:
             lease = self.draw_lease(rnd, node, other, source, wrong) if self.towards is None else None
             if lease is None:
@@ -79,21 +79,23 @@ class BlockRules(Choosing):
         errors, left, right = oracle.tensor_ranges(src, dst, *ranges)
         if src.data_type != dst.data_type:
             errors.add(INCOMPATIBLE)
-        bad_left, pieces_left = oracle.stream(src.block_bytes, slices[0])
-        bad_right, pieces_right = oracle.stream(dst.block_bytes, slices[1])
-        errors |= bad_left | bad_right
-        if sum(n for _, n in pieces_left) != sum(n for _, n in pieces_right):
-            errors.add(INCOMPATIBLE if slices[0] is None else VALUE)
-            errors.add(INCOMPATIBLE)
+        bad, parts = oracle.part_of_each(slices, ranges[2])
+        errors |= bad
+        pieces = []
+        for part in parts:
+            bad, *both = oracle.streams(src.tensors[0], dst.tensors[0], part)
+            errors |= bad
+            pieces.append(both)
         errors |= oracle.block_lists(source, target, src.blocks, dst.blocks)
         self.moves = None
         if not errors:
             moves = []
-            for a, b in zip(left, right, strict=True):
+            for index, (a, b) in enumerate(zip(left, right, strict=True)):
+                given, taken = pieces[index % ranges[2]]
                 for x, y in zip(source, target, strict=True):
                     moves += oracle.pair(
-                        [src.tensors[a].piece(x, *piece) for piece in pieces_left],
-                        [dst.tensors[b].piece(y, *piece) for piece in pieces_right],
+                        [src.tensors[a].piece(x, *piece) for piece in given],
+                        [dst.tensors[b].piece(y, *piece) for piece in taken],
                     )
             errors |= oracle.shared(src_node, dst_node, moves)
             self.moves = src_node, dst_node, moves

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import cachecore as cc
 from modelsuite import wire
 from modelsuite.base import Frame, chance
-from modelsuite.oracle import NOT_FOUND, Cache, Key, Node
+from modelsuite.oracle import NOT_FOUND, VALUE, Cache, Key, Node, Slice, Slices, Tensor
 
 #: How a transfer is called: blocking, or what is done with its handle.
 FORMS = ["", "", "", "", "", "wait", "await_", "layers", "wait layerwise", "layers layerwise"]
@@ -144,14 +145,43 @@ class Choosing(Frame):
             ranges[side] = rnd.choice(bad)
         return ranges[0], ranges[1], per_layer
 
-    def draw_slices(self, rnd: object, src_bytes: int, dst_bytes: int, must: bool, wrong: str = "") -> tuple:
-        """Parts of blocks, as many bytes on both sides: anywhere, or the start of blocks that are partly filled."""
-        if wrong != "slices" and not must and chance(rnd, 0.7):
+    def draw_slices(
+        self, rnd: object, src: list[Tensor], dst: list[Tensor], count: int, must: bool, wrong: str = ""
+    ) -> tuple[Slices, Slices]:
+        """Parts of blocks: one for every tensor of a layer, or a list with one for each of `count`.
+
+        Args:
+            rnd: The details.
+            src: Tensors of a layer, or one where all are alike.
+            dst: The same for the destination.
+            count: How many tensors a layer has.
+            must: Whether some must be given.
+            wrong: What is to be wrong.
+        """
+        if not must and chance(rnd, 0.7):
             return None, None
-        total = rnd.choice([8, 16, 32])
-        slices = []
+        sizes = [(src[i % len(src)].block_bytes, dst[i % len(dst)].block_bytes) for i in range(count)]
+        if chance(rnd, 0.5):  # of every tensor: as many bytes as the smallest block has, at most
+            parts = self.draw_slice_pair(rnd, *(min(sizes) for sizes in zip(*sizes, strict=True)), len(src) == 1)
+            if wrong == "slices":
+                parts = spoiled(rnd, parts, sizes[0][0])
+            return parts
+        pairs = [self.draw_slice_pair(rnd, *size) for size in sizes]
+        if wrong == "slices" and chance(rnd, 0.5):
+            pairs[-1] = spoiled(rnd, pairs[-1], sizes[-1][0])
+        elif wrong == "slices":
+            pairs = [*pairs, pairs[0]] if chance(rnd, 0.5) else pairs[:-1]
+        return [left for left, _ in pairs], [right for _, right in pairs]
+
+    def draw_slice_pair(self, rnd: object, src_bytes: int, dst_bytes: int, whole: bool = True) -> tuple[Slice, Slice]:
+        """As many bytes on both sides: anywhere, the start of blocks that are partly filled, or a whole block."""
+        total = rnd.choice([8, 16, 32, min(src_bytes, dst_bytes)])
         partly = chance(rnd, 0.3)
+        slices: list[Slice | None] = []
         for size in (src_bytes, dst_bytes):
+            if total == size and whole and chance(rnd, 0.6):
+                slices.append(None)
+                continue
             count = 1 if partly else rnd.choice([1, 2, 4])
             nbytes = total // count
             stride = rnd.choice([nbytes, nbytes, 2 * nbytes]) if count > 1 else 0
@@ -159,13 +189,21 @@ class Choosing(Frame):
                 stride = nbytes if count > 1 else 0
             reach = (count - 1) * stride + nbytes
             slices.append((0 if partly else rnd.randint(0, size - reach), nbytes, count, stride))
-        if wrong == "slices":
-            if chance(rnd, 0.5):
-                _, nbytes, count, stride = slices[0]
-                slices[0] = (src_bytes, nbytes, count, stride)
-            else:
-                slices[1] = (0, total - 1, 1, 0)
         return tuple(slices)
+
+    @staticmethod
+    def give_slices(rnd: object, more: dict[str, object], slices: tuple[Slices, Slices], wrong: str = "") -> set[str]:
+        """Add them to the arguments of a call, in one of the ways in which callers write them."""
+        for name, given in zip(("src_slice", "dst_slice"), slices, strict=True):
+            if given is not None:
+                more[name] = [written(rnd, one) for one in given] if isinstance(given, list) else written(rnd, given)
+        if wrong != "slices" or not chance(rnd, 0.2):
+            return set()
+        given, error = rnd.choice([(7, "CacheTypeError"), ((0, None), "MissingArgumentError"), ((0, 8, 1), VALUE)])
+        if given != 7 and chance(rnd, 0.5):  # which is wrong too where a layer has another number of tensors
+            given = [given, given]
+        more[rnd.choice(["src_slice", "dst_slice"])] = given
+        return {error, VALUE}
 
     def go(
         self,
@@ -227,3 +265,18 @@ class Choosing(Frame):
 def sharing(one: Cache, other: Cache) -> bool:
     """Whether two caches lie in one buffer."""
     return bool({t.buffer for t in one.tensors} & {t.buffer for t in other.tensors})
+
+
+def spoiled(rnd: object, parts: tuple[Slice | None, Slice | None], src_bytes: int) -> tuple[Slice, Slice]:
+    """A slice behind the end of its block, or two of different numbers of bytes."""
+    left, right = ((0, 8, 1, 0) if part is None else part for part in parts)
+    if chance(rnd, 0.5):
+        return (src_bytes, *left[1:]), right
+    return left, (0, left[1] * left[2] - 1, 1, 0)
+
+
+def written(rnd: object, part: Slice | None) -> object:
+    """A slice as callers write it."""
+    if part is None:
+        return None
+    return rnd.choice([part, list(part), cc.BlockSlice(*part), part[:2] if part[2] == 1 else part])

@@ -6,7 +6,7 @@ from modelsuite.base import chance, fault, real_key
 from modelsuite.choosing import FAULTS, Choosing
 from modelsuite.oracle import INCOMPATIBLE, NOT_FOUND, VALUE, Cache, Node
 
-LAYER_FAULTS = [*FAULTS, "fit", "fit", "overlap", "overlap", "ids", "names", "ranges"]
+LAYER_FAULTS = [*FAULTS, "fit", "fit", "overlap", "overlap", "ids", "names", "ranges", "slices", "slices"]
 
 
 class LayerRules(Choosing):
@@ -37,7 +37,8 @@ class LayerRules(Choosing):
 
     def move_layers(self, rnd: object, pull: bool) -> None:
         wrong = fault(rnd, LAYER_FAULTS)
-        chosen = self.draw_layers(rnd, wrong)
+        bridged = not wrong and chance(rnd, 0.25)  # slices fit what is unlike
+        chosen = self.draw_layers(rnd, "fit" if bridged else wrong)
         if chosen is None:
             return
         me, own, node, other = chosen
@@ -57,7 +58,9 @@ class LayerRules(Choosing):
             other = named
             src, dst = (other, own) if pull else (own, other)
         common = [name for name in own.layers if name in other.layers]
-        names = None if chance(rnd, 0.5) or not common else rnd.sample(common, rnd.randint(1, len(common)))
+        names = None
+        if common and (bridged or chance(rnd, 0.5)):
+            names = rnd.sample(common, rnd.randint(1, len(common)))
         own_reference, stale = self.draw_own(rnd, me, own, wrong)
         errors |= stale
         if wrong == "names":
@@ -76,18 +79,22 @@ class LayerRules(Choosing):
             if found and any(name not in own.layers or name not in other.layers for name in names):
                 errors.add(INCOMPATIBLE)
         errors |= self.oracle.block_lists(source, target, src.blocks, dst.blocks)
+        slices = self.draw_slices(rnd, src.tensors[:2], dst.tensors[:2], 2, bridged or wrong == "slices", wrong)
+        errors |= self.give_slices(rnd, more, slices, wrong)
+        bad, parts = self.oracle.part_of_each(slices, 2)
+        errors |= bad
         moves: list[tuple] = []
         for name in names:
             if name not in src.layers or name not in dst.layers:
                 continue
-            for a, b in zip(src.layers[name], dst.layers[name], strict=True):
+            for a, b, part in zip(src.layers[name], dst.layers[name], parts, strict=not bad):
                 left, right = src.tensors[a], dst.tensors[b]
-                if left.block_bytes != right.block_bytes:
-                    errors.add(INCOMPATIBLE)
-                elif not errors:
-                    for x, y in zip(source, target, strict=True):
-                        n = left.block_bytes
-                        moves.append((*left.piece(x, 0, n)[:2], *right.piece(y, 0, n)))
+                bad, given, taken = self.oracle.streams(left, right, part)
+                errors |= bad
+                for x, y in zip(source, target, strict=True) if not errors else ():
+                    moves += self.oracle.pair(
+                        [left.piece(x, *piece) for piece in given], [right.piece(y, *piece) for piece in taken]
+                    )
         src_node, dst_node = (node, me) if pull else (me, node)
         if not errors:
             errors |= self.oracle.shared(src_node, dst_node, moves)

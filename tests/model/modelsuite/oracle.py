@@ -15,7 +15,8 @@ NOT_FOUND, VALUE, INCOMPATIBLE = "CacheNotFoundError", "CacheValueError", "Cache
 
 #: A key: ("blocks", cluster, model) | ("req" or "prefix", cluster, id, model) | ("index", cluster, cache id, entry)
 Key = tuple
-Span = tuple[int, str, int, int]  # node, buffer, offset, bytes
+Slice = tuple[int, int, int, int]  # offset, bytes, count, stride
+Slices = None | Slice | list[Slice | None]
 
 
 @dataclass
@@ -134,17 +135,34 @@ class Oracle:
 
     def find(self, me: Node, key: Key) -> tuple[set[str], Node | None, Cache | None, int | None]:
         """What a key names for `me`: errors, or node, cache and entry (None for a paged cache as a whole)."""
-        cluster = key[1]
-        if cluster == me.cluster:
-            errors, cache, entry = self._named(me, key, everything=True)
-            return errors, me, cache, entry
-        if cluster not in me.links:
-            return {"NotLinkedError"}, None, None, None
-        node = self.nodes[cluster]
-        if node.life != me.links[cluster]:
-            return {"LinkLostError", "NotLinkedError"}, None, None, None
-        errors, cache, entry = self._named(node, key, everything=False)
+        errors, node = self.reached(me, key[1])
+        if node is None:
+            return errors, None, None, None
+        errors, cache, entry = self._named(node, key, everything=node is me)
         return errors, node, cache, entry
+
+    def reached(self, me: Node, cluster: int) -> tuple[set[str], Node | None]:
+        """The manager of a cluster, or why `me` does not reach it."""
+        if cluster == me.cluster:
+            return set(), me
+        if cluster not in me.links:
+            return {"NotLinkedError"}, None
+        node = self.nodes[cluster]
+        return (set(), node) if node.life == me.links[cluster] else ({"LinkLostError", "NotLinkedError"}, None)
+
+    @staticmethod
+    def at(me: Node, node: Node, spots: Sequence[tuple[str, int]], kind: str) -> list[tuple[Cache, int, list[int]]]:
+        """What addresses (buffer, offset) of a node name for `me`: caches, each with the entry and the tensors.
+
+        Each is where another tensor of the cache starts, or the same entry of it; "blocks" have no entries.
+        """
+        found = []
+        for cache in node.of_kind(kind):
+            for entry in range(cache.blocks if kind == "entries" else 1):
+                starts = [tensor.piece(entry, 0, 0)[:2] for tensor in cache.tensors]
+                if (cache.remote or node is me) and set(spots) <= set(starts) and len(set(spots)) == len(spots):
+                    found.append((cache, entry, [starts.index(spot) for spot in spots]))
+        return found
 
     def _named(self, node: Node, key: Key, *, everything: bool) -> tuple[set[str], Cache | None, int | None]:
         caches = [cache for cache in node.named() if everything or cache.remote]
@@ -205,7 +223,7 @@ class Oracle:
         return {VALUE} if bad else set()
 
     @staticmethod
-    def stream(block_bytes: int, part: tuple[int, int, int, int] | None) -> tuple[set[str], list[tuple[int, int]]]:
+    def stream(block_bytes: int, part: Slice | None) -> tuple[set[str], list[tuple[int, int]]]:
         """The (offset, bytes) pieces of one block that move."""
         if part is None:
             return set(), [(0, block_bytes)]
@@ -213,6 +231,28 @@ class Oracle:
         pieces = [(offset + i * stride, nbytes) for i in range(count)]
         inside = nbytes >= 1 and all(first + nbytes <= block_bytes for first, _ in pieces)
         return (set() if inside else {VALUE}), pieces
+
+    def streams(
+        self, src: Tensor, dst: Tensor, parts: tuple[Slice | None, Slice | None]
+    ) -> tuple[set[str], list[tuple[int, int]], list[tuple[int, int]]]:
+        """The pieces of a block of either tensor that move: as many bytes."""
+        errors, left = self.stream(src.block_bytes, parts[0])
+        bad, right = self.stream(dst.block_bytes, parts[1])
+        errors = errors | bad
+        if sum(n for _, n in left) != sum(n for _, n in right):
+            errors |= {INCOMPATIBLE} if parts == (None, None) else {INCOMPATIBLE, VALUE}
+        return errors, left, right
+
+    @staticmethod
+    def part_of_each(given: tuple[Slices, Slices], count: int) -> tuple[set[str], list[tuple[Slice | None, ...]]]:
+        """The slices of both sides for each tensor of a layer; a list has one for each."""
+        errors: set[str] = set()
+        sides = []
+        for side in given:
+            if isinstance(side, list) and len(side) != count:
+                errors = {VALUE}
+            sides.append(side if isinstance(side, list) and len(side) == count else [side] * count)
+        return errors, [] if errors else list(zip(*sides, strict=True))
 
     @staticmethod
     def pair(src: Iterable[tuple[str, int, int]], dst: Iterable[tuple[str, int, int]]) -> list[tuple]:

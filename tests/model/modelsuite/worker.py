@@ -189,9 +189,15 @@ class Side:
         self.waiting = transfer
         return None
 
-    def results(self, task: object) -> list[int | None]:
-        """One status for each destination."""
-        return [None if code is None else int(code) for code in task.get_results(60_000)]
+    def results(self, task: object) -> list[tuple[int | None, str | None, int]]:
+        """For each destination its status, the name of its error, and that error's status."""
+        codes, told = task.get_results(60_000), []
+        for code, error in zip(codes, task.errors, strict=True):
+            own = cc.StatusCode.SUCCESS if error is None else getattr(error, "status_code", cc.StatusCode.FAILED)
+            told.append((code and int(code), error and type(error).__name__, int(own)))
+        if not task.done or task.synchronize(0) != next((code for code in codes if code != 0), 0):
+            raise RuntimeError(f"{task} has ended with {codes} and synchronize says {task.synchronize(0)}")
+        return told
 
     def begun(self) -> bool:
         """Whether the transfer that waits for its event is counted by both sides."""
@@ -340,6 +346,10 @@ class Side:
             ctypes.memmove(address, data, len(data))
         else:
             self.memory.write(address, data)
+
+    def where(self) -> dict[str, int]:
+        """The address of every buffer."""
+        return {name: address for name, (address, _) in self.buffers.items()}
 
     def content(self, name: str) -> bytes:
         """One buffer, for messages."""
