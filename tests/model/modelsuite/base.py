@@ -23,19 +23,23 @@ from modelsuite.oracle import Cache, Key, Node, Oracle, fresh
 COUNTS: Counter[tuple[str, str]] = Counter()
 #: Called after every operation; the long run shows its progress with it.
 WATCHERS: list[Callable[[], None]] = []
+_NAMES = ("pull_blocks", "push_blocks", "pull_cache", "push_cache")
+_KINDS = (
+    "",
+    "_async",
+    " of an entry",
+    "_async of an entry",
+    " of layers",
+    "_async of layers",
+    " leased",
+    "_async leased",
+)
+_SENT = ("", " by address", " of an entry", " of an entry by address", " of an entry to blocks")
+_SENT += (" of an entry to blocks by address", " to host memory")
 #: Operations that move bytes.
-TRANSFERS = {
-    name + more
-    for name in ("pull_blocks", "push_blocks", "pull_cache", "push_cache")
-    for more in ("", "_async", " of an entry", "_async of an entry", " of layers", "_async of layers")
-} | {
-    "pull_blocks leased",
-    "pull_blocks_async leased",
-    "copy_cache",
-    "copy_blocks",
-    "swap_blocks",
-    "transfer_cache_async",
-}
+TRANSFERS = {name + kind for name in _NAMES for kind in _KINDS}
+TRANSFERS |= {"transfer_cache_async" + what for what in _SENT}
+TRANSFERS |= {"copy_cache", "copy_blocks", "swap_blocks"}
 
 #: Seconds that a manager may take to notice what another did.
 NOTICED = float(os.environ.get("CACHECORE_MODEL_NOTICED", "15"))

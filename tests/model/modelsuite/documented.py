@@ -9,10 +9,12 @@ from pathlib import Path
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 #: Pages that tell of values and errors as such, not of methods that the machine calls.
 OTHER_PAGES = {"errors.md", "values.md", "manager.md"}
-#: Errors named where a method is described, which a later transfer raises.
+#: Errors named where a method is described, which a later transfer raises, or which only a product with memory that its
+#: engine cannot move would raise: there is none.
 ELSEWHERE: dict[str, set[str]] = {
     "register_blocks_tensors": {"AddressMovedError"},
     "register_cache_tensors": {"AddressMovedError"},
+    "transfer_cache_async": {"NotSupportedError"},
 }
 
 
