@@ -26,14 +26,14 @@ namespace emulator {
 
 namespace {
 
-struct Entry {
+struct Planned {
     std::uint64_t first = 1;
     bool later_too = false;
     Fault fault;
 };
 
 struct Plan {
-    std::map<std::string, std::vector<Entry>> entries;
+    std::map<std::string, std::vector<Planned>> entries;
     std::map<std::string, std::uint64_t> calls;
     std::string problem;
 };
@@ -126,7 +126,7 @@ Plan parse(const std::string &text) {
             fail(abi::kInvalidParameter, "fault plan entry '", entry, "' must be FUNCTION:WHICH:ACTION");
         }
         check_function(parts[0], entry);
-        Entry parsed;
+        Planned parsed;
         std::string which = parts[1];
         if (which == "*") {
             parsed.later_too = true;

@@ -14,8 +14,6 @@ namespace {
 
 constexpr std::chrono::seconds longest_greeting{5};
 
-iovec bytes_of(Message &message) { return {&message, sizeof message}; }
-
 }  // namespace
 
 Incoming::Incoming(int fd, Host host) : channel_(fd), host_(std::move(host)) {

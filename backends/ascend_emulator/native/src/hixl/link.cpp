@@ -8,12 +8,6 @@
 
 namespace emulator::hixl {
 
-namespace {
-
-iovec bytes_of(const Message &message) { return {const_cast<Message *>(&message), sizeof message}; }
-
-}  // namespace
-
 int Job::wait(Deadline deadline) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_until(lock, deadline, [this] { return done_; }) ? status_ : kTimeout;

@@ -1,6 +1,8 @@
 // What two emulated engines say to each other. Both are of this library, on this machine.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstdint>
 
 namespace emulator::hixl {
@@ -23,6 +25,9 @@ struct Message {
     std::uint64_t count = 0;  // read, write: descriptors that follow; notify: bytes of the name
     std::uint64_t nbytes = 0;  // notify: bytes of the message
 };
+
+// To send a message or to receive one; the interface of the system has one type for both.
+inline iovec bytes_of(const Message &message) { return {const_cast<Message *>(&message), sizeof message}; }
 
 struct Descriptor {
     std::uint64_t address = 0;
