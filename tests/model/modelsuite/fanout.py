@@ -31,7 +31,7 @@ class FanoutRules(HostedRules, DestinationRules):
     """`transfer_cache_async`."""
 
     def transfer_cache_async(self, rnd: object) -> None:
-        if self.towards is None and chance(rnd, 0.02):
+        if self.towards is None and chance(rnd, 0.06):
             self.send_to_host_memory(rnd)
             return
         kinds = rnd.choice(KINDS)

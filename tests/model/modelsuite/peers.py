@@ -86,7 +86,7 @@ class PeerRules(Choosing):
         """A manager is closed, or its process killed, and another takes its place. Transfers towards it fail at once."""
         me = self.any_node(rnd)
         # Where no engine can prove that a process has ended, peers keep their memory for a killed writer, see docs.
-        killed = chance(rnd, 0.13) and me.facts["backend"] == "host"
+        killed = chance(rnd, 0.6) and me.facts["backend"] == "host"
         ended = [me.cluster]
         if killed:
             worker = self.workers[me.cluster]
@@ -154,7 +154,9 @@ class PeerRules(Choosing):
         if how == "callback":  # which was seen to refuse to be asked
             COUNTS["on_notification", "CacheValueError"] += 1
         if got:
-            COUNTS[f"notifications by {how}", "ok"] += 1
+            COUNTS[
+                {"poll": "notifications", "wait": "wait_notification", "callback": "on_notification"}[how], "ok"
+            ] += 1
         other.inbox = []
 
     def notify_the_lost(self, rnd: object) -> None:
