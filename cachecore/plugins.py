@@ -39,6 +39,8 @@ class Policy(Protocol):
     def check_registration(self, function: str, cluster_id: int, ranges: Sequence[tuple[int, int]]) -> None:
         """Raise to refuse. Any exception refuses (fail closed).
 
+        No other cache is registered or taken back meanwhile; a policy that does so itself refuses, with a CacheError.
+
         Args:
             function: Name of the register function.
             cluster_id: The manager's id.

@@ -1,4 +1,4 @@
-"""Starting threads where the process, its user or its container may have no room for one more."""
+"""Starting threads where the process, its user or its container may have no room for one more; a lock that says who erred."""
 
 from __future__ import annotations
 
@@ -8,9 +8,32 @@ from collections.abc import Callable
 
 from cachecore.errors import CacheError
 
-__all__ = ["start", "start_or_log"]
+__all__ = ["RefusingLock", "start", "start_or_log"]
 
 _log = logging.getLogger("cachecore")
+
+
+class RefusingLock:
+    """A lock that refuses the thread that has it already, which would wait for itself for ever.
+
+    Args:
+        refusal: What the `CacheError` says.
+    """
+
+    def __init__(self, refusal: str) -> None:
+        self._refusal = refusal
+        self._lock = threading.Lock()
+        self._owner = 0
+
+    def __enter__(self) -> None:
+        if self._owner == threading.get_ident():
+            raise CacheError(self._refusal)
+        self._lock.acquire()
+        self._owner = threading.get_ident()
+
+    def __exit__(self, *exception: object) -> None:
+        self._owner = 0
+        self._lock.release()
 
 
 def start(thread: threading.Thread) -> None:

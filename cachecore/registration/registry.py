@@ -28,6 +28,7 @@ from cachecore.registration.given_layers import GivenLayers
 from cachecore.registration.local_caches import LocalCache, LocalLayers, Registered, State
 from cachecore.registration.regions import LocalRegion, NativeRegistrations
 from cachecore.tensors import TensorView
+from cachecore.threads import RefusingLock
 from cachecore.types import BlocksCacheKey, Cache, CacheDesc, CacheKey, CacheKeyByIdAndIndex, Placement, TransferKey
 
 __all__ = ["LocalCache", "LocalLayers", "LocalRegion", "Registered", "Registry", "State", "busy_error"]
@@ -63,7 +64,10 @@ class Registry:
             Placement.HOST: limits.max_registered_host_bytes.value_or(None),
         }
         # Two locks: registering and deregistering natively is slow and must not stop transfers from being counted.
-        self._native = threading.Lock()
+        self._native = RefusingLock(
+            "a cache cannot be registered or taken back while this thread registers another: a policy only looks, and what "
+            "reacts to a registration listens to the manager's events"
+        )
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._caches: dict[int, Registered] = {}

@@ -259,6 +259,18 @@ def test_a_policy_that_fails_refuses(driver, memory):
         register(registry, [memory])
 
 
+def test_a_policy_that_registers_is_refused_instead_of_waiting_for_itself(driver, memory):
+    class Policy:
+        def check_registration(self, function, cluster_id, ranges):
+            register(registry, [memory + PAGE])
+
+    registry = Registry(1, driver, [], [Policy()])
+    with pytest.raises(RegistrationRefusedError, match="a policy only looks"):
+        register(registry, [memory])
+    registry._policies = ()
+    register(registry, [memory])
+
+
 def test_waiting_for_transfers_ends_with_the_last_one_or_at_the_deadline(driver, memory):
     registry = Registry(1, driver, [], [])
     cache = register(registry, [memory])
