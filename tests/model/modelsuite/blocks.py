@@ -1,6 +1,8 @@
-"""Rules that move blocks between two paged caches, under leases too, and transfers that fail half way."""
+"""Rules that move blocks between two paged caches, under leases too."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from modelsuite import wire
 from modelsuite.base import chance, fault, real_key
@@ -8,6 +10,24 @@ from modelsuite.choosing import FAULTS, Choosing
 from modelsuite.oracle import INCOMPATIBLE, VALUE, Cache, Lease, Node
 
 BLOCK_FAULTS = [*FAULTS, "fit", "fit", "fit", "overlap", "overlap", "ids", "ids", "layers", "slices", "hidden"]
+
+
+@dataclass
+class SoundCall:
+    """A transfer with `tensor_num_per_layer=1`, and what it moves. `own` is the caller's cache, `target` its destinations."""
+
+    me: Node
+    own: Cache
+    node: Node
+    other: Cache
+    pull: bool
+    target: list[int]
+    arguments: list[object]
+    moves: tuple[Node, Node, list[tuple]]
+
+    def told(self, ranges: object) -> set[tuple[int, int]]:
+        """Ranges that an error tells of, as (tensor, block)."""
+        return {(tensor, start + i) for tensor, start, blocks in ranges for i in range(blocks)}
 
 
 class BlockRules(Choosing):
@@ -117,45 +137,26 @@ class BlockRules(Choosing):
             self.run_out(node, lease)
         return lease
 
-    # --- failures half way --------------------------------------------------------------------------------------------
+    # --- calls that succeed unless something is done to them ------------------------------------------------------------
 
-    def fail_midway(self, rnd: object) -> None:
-        """The engine fails at a layer: the error says that the layers before have landed, and nothing else has."""
+    def sound_call(self, rnd: object, *, pull: bool | None = None, few: bool = False) -> SoundCall | None:
+        """A transfer of whole blocks between two caches that fit; None where none was found.
+
+        Args:
+            rnd: Source of the draws.
+            pull: Whether it is a pull; None: either.
+            few: Whether it moves block 0 to block 1 only.
+        """
         pair = self.draw_pair(rnd, "blocks", "blocks")
         if pair is None or pair[3].model is None:
-            return
+            return None
         me, own, node, other = pair
-        pull = chance(rnd, 0.5)
+        pull = chance(rnd, 0.5) if pull is None else pull
         src_node, src, dst_node, dst = (node, other, me, own) if pull else (me, own, node, other)
-        source, target = self.draw_blocks(rnd, src.blocks, dst.blocks)
+        source, target = ([0], [1]) if few else self.draw_blocks(rnd, src.blocks, dst.blocks)
         key = ("blocks", node.cluster, other.model)
         bad = self.oracle.find(me, key)[0] | self.oracle.crossing(me, node, own)
-        bad = bad | self.planned(src_node, src, dst_node, dst, source, target, (None, None, 1), (None, None))
-        if bad:
-            return
-        fail_at = rnd.randint(1, len(own.tensors))
-        _, _, moves = self.moves
-        per_layer = len(moves) // len(own.tensors)
-        landed = {(tensor, block) for tensor in range(fail_at - 1) for block in target}
-        method = "pull_blocks_async" if pull else "push_blocks_async"
-        value = self.call(
-            me,
-            method,
-            real_key(key),
-            wire.CacheRef(own.cache_id),
-            source,
-            target,
-            tensor_num_per_layer=1,
-            layerwise=True,
-            then=rnd.choice(["wait", "await_", "layers"]),
-            fail_at=fail_at,
-            timeout=60.0,
-        )
-        shown = f"{method} of cluster {me.cluster}"
-        if not isinstance(value, wire.Failure) or value.name != "TransferError":
-            self.fail(f"{shown} gave {value} although the engine failed at layer {fail_at - 1}")
-        told = {(tensor, start + i) for tensor, start, blocks in value.landed for i in range(blocks)}
-        if told != landed or value.unknown:
-            self.fail(f"{shown} failed at layer {fail_at - 1} and told of {value.landed} and {value.unknown}")
-        self.oracle.move(src_node, dst_node, moves[: (fail_at - 1) * per_layer])
-        self.count(method + " midway", value.name)
+        if bad | self.planned(src_node, src, dst_node, dst, source, target, (None, None, 1), (None, None)):
+            return None
+        arguments = [real_key(key), wire.CacheRef(own.cache_id), source, target]
+        return SoundCall(me, own, node, other, pull, target, arguments, self.moves)

@@ -1,11 +1,11 @@
-"""Rules for engines that fail: one that cannot say what it did, and memory that it cannot make unreachable."""
+"""Rules for engines that fail half way, cannot say what they did, or cannot make memory unreachable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from modelsuite import wire
-from modelsuite.base import chance, real_key
+from modelsuite.base import chance
 from modelsuite.blocks import BlockRules
 from modelsuite.choosing import sharing
 from modelsuite.oracle import Cache, Node
@@ -15,26 +15,37 @@ from modelsuite.sizes import HOST
 
 
 class FailureRules(ReturnRules, BlockRules, PeerRules):
-    """What must be held until an engine has stopped."""
+    """What has landed, and what must be held until an engine has stopped."""
+
+    def fail_midway(self, rnd: object) -> None:
+        """The engine fails at a layer: the error says that the layers before have landed, and nothing else has."""
+        call = self.sound_call(rnd)
+        if call is None:
+            return
+        me, layers = call.me, len(call.own.tensors)
+        fail_at = rnd.randint(1, layers)
+        src_node, dst_node, moves = call.moves
+        landed = {(tensor, block) for tensor in range(fail_at - 1) for block in call.target}
+        method = "pull_blocks_async" if call.pull else "push_blocks_async"
+        then = rnd.choice(["wait", "await_", "layers"])
+        more = {"tensor_num_per_layer": 1, "layerwise": True, "fail_at": fail_at, "timeout": 60.0}
+        value = self.call(me, method, *call.arguments, then=then, **more)
+        shown = f"{method} of cluster {me.cluster}"
+        if not isinstance(value, wire.Failure) or value.name != "TransferError":
+            self.fail(f"{shown} gave {value} although the engine failed at layer {fail_at - 1}")
+        if call.told(value.landed) != landed or value.unknown:
+            self.fail(f"{shown} failed at layer {fail_at - 1} and told of {value.landed} and {value.unknown}")
+        self.oracle.move(src_node, dst_node, moves[: (fail_at - 1) * (len(moves) // layers)])
+        self.count(method + " midway", value.name)
 
     def an_unknown_end(self, rnd: object) -> None:
         """An engine gives up and may still write: its destinations are quarantined until it says that it has stopped."""
-        pair = self.draw_pair(rnd, "blocks", "blocks")
-        if pair is None or pair[3].model is None:
+        call = self.sound_call(rnd)
+        if call is None:
             return
-        me, own, node, other = pair
-        pull = chance(rnd, 0.5)
-        src_node, src, dst_node, dst = (node, other, me, own) if pull else (me, own, node, other)
-        source, target = self.draw_blocks(rnd, src.blocks, dst.blocks)
-        key = ("blocks", node.cluster, other.model)
-        bad = self.oracle.find(me, key)[0] | self.oracle.crossing(me, node, own)
-        bad = bad | self.planned(src_node, src, dst_node, dst, source, target, (None, None, 1), (None, None))
-        if bad:
-            return
-        moves = self.moves
+        me, own, node, other, moves = call.me, call.own, call.node, call.other, call.moves
         form = rnd.choice(["", "_async"])
-        method = f"{'pull' if pull else 'push'}_blocks{form}"
-        arguments = [real_key(key), wire.CacheRef(own.cache_id), source, target]
+        method, arguments = f"{'pull' if call.pull else 'push'}_blocks{form}", call.arguments
         more = {"tensor_num_per_layer": 1, "timeout": 60.0}
         if form:
             more["then"] = rnd.choice(["wait", "await_"])
@@ -42,15 +53,17 @@ class FailureRules(ReturnRules, BlockRules, PeerRules):
         shown = f"{method} of cluster {me.cluster} that the engine gave up"
         if not isinstance(value, wire.Failure) or value.name != "TransferTimeoutError":
             self.fail(f"{shown} gave {value}")
-        told = {(tensor, start + i) for tensor, start, blocks in value.unknown for i in range(blocks)}
-        every = {(tensor, block) for tensor in range(len(dst.tensors)) for block in target}
-        self.expect(told == every and not value.landed, f"{shown} told of {value.landed} and {value.unknown}")
+        every = {(tensor, block) for tensor in range(len(own.tensors)) for block in call.target}
+        self.expect(
+            call.told(value.unknown) == every and not value.landed,
+            f"{shown} told of {value.landed} and {value.unknown}",
+        )
         self.count(method, "TransferTimeoutError: unknown")
         self.perform(me, method, arguments, {"CacheBusyError"}, gives_up=True, **more)
         alone = own.data_type == 4 and len(own.tensors) <= len(HOST)
-        if pull and alone:  # nor does anything else write there
+        if call.pull and alone:  # nor does anything else write there
             host = wire.HostCacheRef((4, own.block_bytes), tuple(wire.Place(name) for name in HOST[: len(own.tensors)]))
-            swap = [host, wire.CacheRef(own.cache_id), {0: target[0]}]
+            swap = [host, wire.CacheRef(own.cache_id), {0: call.target[0]}]
             self.perform(me, "swap_blocks", swap, {"CacheBusyError"}, gives_up=True)
         give_back = self.give_back_in_vain(rnd, me, own, node, other) if chance(rnd, 0.6) else None
         left = self.ask(me.cluster, "settle")

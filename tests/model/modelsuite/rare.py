@@ -227,18 +227,12 @@ class RareRules(RegisterRules, BlockRules, PeerRules):
 
     def an_impatient_wait(self, rnd: object) -> None:
         """Waiting for a transfer ends without ending it."""
-        pair = self.draw_pair(rnd, "blocks", "blocks")
-        if pair is None or pair[3].model is None:
+        call = self.sound_call(rnd, pull=True, few=True)
+        if call is None:
             return
-        me, own, node, other = pair
-        key = ("blocks", node.cluster, other.model)
-        bad = self.oracle.find(me, key)[0] | self.oracle.crossing(me, node, own)
-        if bad | self.planned(node, other, me, own, [0], [1], (None, None, 1), (None, None)):
-            return
-        arguments = [real_key(key), wire.CacheRef(own.cache_id), [0], [1]]
         more = {"tensor_num_per_layer": 1, "timeout": 60.0, "never": True}
-        told = self.call(me, "pull_blocks_async", *arguments, then="impatient", **more)
+        told = self.call(call.me, "pull_blocks_async", *call.arguments, then="impatient", **more)
         expected = ["CacheTimeoutError"] * 3 + ["TransferCancelledError"]
-        self.expect(told == expected, f"waiting in vain for a transfer of cluster {me.cluster} gave {told}")
+        self.expect(told == expected, f"waiting in vain for a transfer of cluster {call.me.cluster} gave {told}")
         for name in ("Transfer.wait", "Transfer.wait_layer", "Transfer.exception"):
             self.count(name, "CacheTimeoutError")

@@ -144,15 +144,10 @@ class StallRules(ReturnRules, BlockRules):
 
     def relink_under_a_transfer(self, rnd: object) -> None:
         """A transfer of a lost link still waits: a new link to that peer has to wait for it."""
-        pair = self.draw_pair(rnd, "blocks", "blocks")
-        if pair is None or pair[3].model is None or pair[0] is pair[2]:
+        call = self.sound_call(rnd, pull=True, few=True)
+        if call is None or call.me is call.node:
             return
-        me, own, node, other = pair
-        key = ("blocks", node.cluster, other.model)
-        bad = self.oracle.find(me, key)[0] | self.oracle.crossing(me, node, own)
-        if bad | self.planned(node, other, me, own, [0], [0], (None, None, 1), (None, None)):
-            return
-        arguments = [real_key(key), wire.CacheRef(own.cache_id), [0], [0]]
+        me, node, arguments = call.me, call.node, call.arguments
         more = {"tensor_num_per_layer": 1, "timeout": 60.0}
         self.call(me, "pull_blocks_async", *arguments, never=True, then="leave", **more)
         self.until(lambda: self.ask(me.cluster, "begun"), f"pull_blocks_async of cluster {me.cluster} begins")
