@@ -81,7 +81,7 @@ class StallRules(ReturnRules, BlockRules):
         self.perform(me, "pull_blocks", arguments, set(), effect, tensor_num_per_layer=1, timeout=30.0)
 
     def push_while_stalled(self, rnd: object, me: Node, node: Node) -> object:
-        """The owner is told before a byte is written, and does not answer."""
+        """The owner is asked before the first push over a link; later ones ask nobody, and an engine may give up."""
         pair = self.paged_pair(rnd, me, node)
         if pair is None:
             return None
@@ -90,10 +90,26 @@ class StallRules(ReturnRules, BlockRules):
         self.planned(me, own, node, other, source, target, (None, None, 1), (None, None))
         moves = self.moves
         arguments = [real_key(("blocks", node.cluster, other.model)), wire.CacheRef(own.cache_id), source, target]
-        more = {"tensor_num_per_layer": 1}
-        self.perform(me, "push_blocks", arguments, {"CacheTimeoutError", "TransferTimeoutError"}, timeout=SHORT, **more)
-        effect = lambda value: self.oracle.move(*moves)
-        return lambda: self.perform(me, "push_blocks", arguments, set(), effect, timeout=60.0, **more)
+        value = self.call(me, "push_blocks", *arguments, timeout=SHORT, tensor_num_per_layer=1)
+        outcome = "ok"
+        if isinstance(value, wire.Failure):
+            outcome = value.name
+            self.expect(
+                outcome in ("CacheTimeoutError", "TransferTimeoutError"), f"a push to a stalled peer gave {value}"
+            )
+            self.expect(not value.landed, f"a push to a stalled peer told of {value.landed}")
+
+        def again() -> None:
+            """What was unknown is the same bytes, whether they landed or not."""
+            self.ask(me.cluster, "settle")
+            if outcome == "ok":
+                self.oracle.move(*moves)
+            else:
+                effect = lambda value: self.oracle.move(*moves)
+                self.perform(me, "push_blocks", arguments, set(), effect, timeout=60.0, tensor_num_per_layer=1)
+            self.count("push_blocks", outcome)
+
+        return again
 
     def notify_while_stalled(self, rnd: object, me: Node, node: Node) -> object:
         """Whether it arrives is not known until the peer goes on: it is sent, and arrives."""
