@@ -228,6 +228,13 @@ def buffer_address(exporter: object) -> int:
         BufferError, TypeError: It has none.
     """
 
+def buffer_extent(exporter: object) -> tuple[int, int]:
+    """Address of the first element of an object with a buffer, and the bytes of all its elements, gaps not counted.
+
+    Raises:
+        BufferError, TypeError: It has none.
+    """
+
 def plan_within(plan: CopyPlan, regions: Sequence[int] | bytes | Any, local: bool) -> bool:
     """Whether every tensor's part of a plan, from its first to its last byte, lies in one of the regions.
 

@@ -61,8 +61,9 @@ class TensorView:
         address: Where its first element is.
         shape: Its dimensions.
         data_type: Its element type.
-        locate: Returns the address of the first element now. `torch.Tensor.resize_` and `set_` move the data while
-            the object stays, so that holding it does not pin the address.
+        locate: Returns the address of the first element and the bytes now. `torch.Tensor.resize_` and `set_` move the
+            data while the object stays, so that holding it does not pin the address, and `numpy.ndarray.resize` may give
+            back its end in place.
         name: What the caller calls it; for messages.
         strides: Bytes from one index to the next in each dimension; None = C-contiguous.
         storage: (address, bytes) of the memory it was cut from, None when not known.
@@ -73,16 +74,21 @@ class TensorView:
     address: int
     shape: tuple[int, ...]
     data_type: DataType
-    locate: Callable[[], int]
+    locate: Callable[[], tuple[int, int]]
     name: str = ""
     strides: tuple[int, ...] | None = None
     storage: tuple[int, int] | None = None
     placement: Placement | None = None
 
-    @property
+    @functools.cached_property
     def nbytes(self) -> int:
         """Bytes of the tensor."""
         return math.prod(self.shape) * self.data_type.itemsize
+
+    @functools.cached_property
+    def extent(self) -> tuple[int, int]:
+        """Where `locate` found it when it was registered."""
+        return self.address, self.nbytes
 
 
 def infer(tensors: object) -> list[TensorView]:
@@ -125,10 +131,10 @@ def check_unmoved(views: Sequence[TensorView]) -> None:
     """
     for view in views:
         now = view.locate()
-        if now != view.address:
+        if now != view.extent:
             raise AddressMovedError(
-                f"{view.name} was registered at {view.address:#x} and is at {now:#x} now (it was resized or "
-                "its storage replaced); unregister the cache and register the tensors again"
+                f"{view.name} was registered at {view.address:#x} with {view.nbytes} bytes and is at {now[0]:#x} with "
+                f"{now[1]} now (it was resized or its storage replaced); unregister the cache and register the tensors again"
             )
 
 
@@ -145,12 +151,13 @@ def look(name: str, tensor: object) -> TensorView:
     if not isinstance(tensor, TensorSpec):
         return _view(name, tensor, strided=True)
     address, strides = tensor.address, tensor.strides_bytes
+    extent = address, math.prod(tensor.shape) * tensor.data_type.itemsize
     return TensorView(
         tensor,
         address,
         tuple(tensor.shape),
         tensor.data_type,
-        lambda: address,
+        lambda: extent,
         name,
         None if strides is None else tuple(strides),
         placement=tensor.placement,
@@ -191,12 +198,13 @@ def _from_torch(name: str, tensor: Any, strided: bool) -> TensorView:
     contiguous = bool(tensor.is_contiguous())
     _check_layout(name, strided or contiguous, True, shape)
     data_type = _by_name(name, tensor.dtype)
+    nbytes = math.prod(shape) * data_type.itemsize
     return TensorView(
         tensor,
         int(tensor.data_ptr()),
         shape,
         data_type,
-        tensor.data_ptr,
+        lambda: (tensor.data_ptr(), nbytes),  # torch gives nothing back in place
         name,
         None if contiguous else tuple(int(stride) * data_type.itemsize for stride in tensor.stride()),
         torch_storage(tensor) if strided else None,
@@ -210,26 +218,27 @@ def _from_array(name: str, array: Any, interface: dict[str, Any], strided: bool)
     shape = tuple(int(dim) for dim in interface["shape"])
     strides = interface.get("strides")
     _check_layout(name, strided or strides is None, not read_only, shape)
+    data_type = _by_name(name, array.dtype)
     return TensorView(
         array,
         int(address),
         shape,
-        _by_name(name, array.dtype),
-        _locator(array, int(address)),
+        data_type,
+        _locator(array, (int(address), math.prod(shape) * data_type.itemsize)),
         name,
         None if strides is None else tuple(map(int, strides)),
         array_storage(array) if strided else None,
     )
 
 
-def _locator(array: Any, address: int) -> Callable[[], int]:
-    """What finds the address of an array again; before every transfer, so that the fastest way counts."""
+def _locator(array: Any, extent: tuple[int, int]) -> Callable[[], tuple[int, int]]:
+    """What finds address and bytes of an array again; before every transfer, so that the fastest way counts."""
     try:
-        if _core.buffer_address(array) == address:  # twenty times as fast
-            return functools.partial(_core.buffer_address, array)
+        if _core.buffer_extent(array) == extent:  # twenty times as fast
+            return functools.partial(_core.buffer_extent, array)
     except (TypeError, BufferError, ValueError):
         pass  # a data type that buffers do not have
-    return lambda: int(array.__array_interface__["data"][0])
+    return lambda: (int(array.__array_interface__["data"][0]), getattr(array, "nbytes", extent[1]))
 
 
 def _from_buffer(name: str, exporter: object, strided: bool) -> TensorView:
@@ -241,13 +250,13 @@ def _from_buffer(name: str, exporter: object, strided: bool) -> TensorView:
         raise arguments.wrong_type(name, exporter, f"{expected}, or a TensorSpec" if strided else expected) from None
     shape = tuple(view.shape or ())
     _check_layout(name, strided or view.c_contiguous, not view.readonly, shape)
-    address = _core.buffer_address(view)
+    address, nbytes = _core.buffer_extent(view)
     return TensorView(
         (exporter, view),
         address,
         shape,
         _by_format(name, view.format),
-        lambda: address,
+        lambda: (address, nbytes),
         name,
         None if view.c_contiguous else tuple(view.strides or ()),
         buffer_storage(view) if strided else None,

@@ -23,6 +23,7 @@ from cachecore.registration.allocations import already_consumed
 from cachecore.registration.local_caches import Registered
 from cachecore.registration.registry import Registry
 from cachecore.shape import CacheShape, LayersShape
+from cachecore.tensors import check_unmoved
 from cachecore.transfers.matching import Matched
 from cachecore.types import CacheKey
 
@@ -163,7 +164,8 @@ class LocalEnd:
         return partial(leases.release_here, leases.claim_here(lease_id))
 
     def prepare(self, op: Operation, deadline: float) -> None:
-        """A cache of this process can always be trusted."""
+        """A cache of this process can be trusted where its tensors are where they were; raises AddressMovedError."""
+        check_unmoved(self._cache.tensors)
 
     def confirm(self, op: Operation, deadline: float) -> None:
         """A cache of this process can always be trusted."""

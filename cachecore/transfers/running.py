@@ -25,6 +25,7 @@ from cachecore.outcome import BlockRange, FailureCause, Outcome, OutcomeState
 from cachecore.planning import CopyPlan
 from cachecore.registration.registry import Registry
 from cachecore.stats import TransferCounters
+from cachecore.tensors import check_unmoved
 from cachecore.transfers.ends import Moved
 from cachecore.transfers.failures import blocks_of, failure
 from cachecore.transfers.quarantine import Quarantine, has_stopped
@@ -200,6 +201,7 @@ class Run:
                 self._release = end.claim(self._lease_id, self._deadline)
             if after is not None:
                 self._wait_after(after)
+                check_unmoved(self._own.tensors)
             end.prepare(self._op, self._deadline)
         except BaseException:
             self.finish()
@@ -210,6 +212,7 @@ class Run:
         """Wait until a step may be moved. What ends the transfer here says what earlier steps have moved."""
         try:
             before(position)
+            check_unmoved(self._own.tensors)
         except CacheError as error:
             kind = TransferError
             if isinstance(error, CacheTimeoutError):

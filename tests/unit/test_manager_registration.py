@@ -4,6 +4,8 @@ import ctypes
 import gc
 import mmap
 import os
+import threading
+import time
 import weakref
 from multiprocessing import shared_memory
 
@@ -196,6 +198,70 @@ def test_tensors_that_cannot_be_a_cache_are_refused(manager, tensors, error, tex
     with pytest.raises(error, match=text):
         manager.register_blocks_tensors(tensors(np.zeros((8, 512), np.float16)))
     assert manager.caches == ()
+
+
+def test_an_array_that_gave_back_its_end_in_place_is_an_error_before_a_transfer(manager):
+    tensor = np.zeros((64, 512), np.uint8)
+    target = manager.register_blocks_tensors([tensor])
+    manager.register_blocks_tensors([np.ones((64, 512), np.uint8)], blocks_cache_key=cc.BlocksCacheKey(1))
+    tensor.resize((8, 512), refcheck=False)
+    with pytest.raises(cc.AddressMovedError, match=r"with 32768 bytes and is at .* with 4096 now"):
+        manager.pull_blocks(cc.BlocksCacheKey(1), target, [60], [60], tensor_num_per_layer=1)
+
+
+class Replaced(Torch):
+    """A tensor whose storage can be replaced."""
+
+    def __init__(self):
+        super().__init__(np.zeros((4, 512), np.uint8), "torch.uint8")
+        self.old = self.array  # kept, to see whether it is written
+
+    def replace(self):
+        self.array = np.zeros((4, 512), np.uint8)
+
+
+@pytest.mark.parametrize("method", ["pull_blocks", "push_blocks"])
+def test_a_moved_tensor_of_the_cache_that_a_key_names_is_an_error_too(manager, method):
+    tensor, mine = Replaced(), np.ones((4, 512), np.uint8)
+    manager.register_blocks_tensors([tensor], blocks_cache_key=cc.BlocksCacheKey(1))
+    own = manager.register_blocks_tensors([mine])
+    tensor.replace()
+    with pytest.raises(cc.AddressMovedError):
+        getattr(manager, method)(cc.BlocksCacheKey(1), own, [0], [0], tensor_num_per_layer=1)
+    assert not tensor.old.any() and mine.all()
+
+
+def test_a_tensor_that_moves_while_its_transfer_waits_is_not_written(manager):
+    tensor, go = Replaced(), threading.Event()
+    manager.register_blocks_tensors([np.ones((4, 512), np.uint8)], blocks_cache_key=cc.BlocksCacheKey(1))
+    own = manager.register_blocks_tensors([tensor])
+    transfer = manager.pull_blocks_async(cc.BlocksCacheKey(1), own, [0], [0], tensor_num_per_layer=1, after=go)
+    end = time.monotonic() + 10
+    while not manager.stats().transfers_running and time.monotonic() < end:
+        time.sleep(0.005)
+    tensor.replace()
+    go.set()
+    with pytest.raises(cc.AddressMovedError):
+        transfer.wait(10)
+    assert not tensor.old.any()
+
+
+def test_a_descriptor_that_changes_while_it_is_registered_changes_nothing(manager, monkeypatch):
+    memory, desc = np.zeros((4, 512), np.uint8), cc.CacheDesc(1, [4, 512], cc.DataType.DT_UINT8)
+    describe = manager.backend.describe
+
+    def late(ranges):
+        desc.update_dim(0, 400)  # by another thread
+        return describe(ranges)
+
+    monkeypatch.setattr(manager.backend, "describe", late)
+    cache = manager.register_blocks_cache(desc, [memory.ctypes.data])
+    assert cache.cache_desc.shape == [4, 512] and desc.shape == [400, 512]
+
+
+def test_a_key_with_both_ids_names_nothing_and_is_refused(manager):
+    with pytest.raises(cc.CacheValueError, match=r"cache_keys\[0\].*both req_id and prefix_id"):
+        manager.register_cache_tensors([np.zeros((4, 64))], cache_keys=[cc.CacheKey(1, req_id=5, prefix_id=7)])
 
 
 def test_a_tensor_that_moved_is_an_error_before_a_transfer(manager):
