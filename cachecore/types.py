@@ -451,6 +451,7 @@ class Cache:
         """
         arguments.not_none("cache_desc", cache_desc)
         arguments.instance("cache_desc", cache_desc, CacheDesc)
+        cache_desc = cache_desc._copy()  # the caller may go on changing it, in another thread too
         if cache_desc.placement is not Placement.HOST:
             raise CacheValueError(f"cache_desc.placement is {cache_desc.placement.name}; a CPU cache needs HOST")
         return Cache(-1, cache_desc, arguments.addresses(addrs, cache_desc.num_tensors, cache_desc.size), True)

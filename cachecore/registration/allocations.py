@@ -122,6 +122,7 @@ class Allocations:
         """
         arguments.instance("cache_desc", desc, CacheDesc)
         assert isinstance(desc, CacheDesc)
+        desc = desc._copy()  # the caller may go on changing it, in another thread too
         facts = self._driver.capabilities()
         offered = facts.allocate_caches
         if offered.value is not True:

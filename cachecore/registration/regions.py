@@ -25,6 +25,10 @@ class LocalRegion:
         self.remote_references = 0
         self.registrations: list[tuple[EngineBinding, Registration]] = []
 
+    def is_registered_with(self, engine: EngineBinding) -> bool:
+        """Whether this engine knows it; after a deregistration that failed half way, some may and others not."""
+        return any(one is engine for one, _ in self.registrations)
+
     @property
     def end(self) -> int:
         """First address after it."""
@@ -53,7 +57,7 @@ class NativeRegistrations:
         try:
             for engine, placements in self._engines:
                 # An engine is told of the memory it can move, for example no device memory where it only knows the host.
-                moved = [region for region in regions if region.placement in placements]
+                moved = [r for r in regions if r.placement in placements and not r.is_registered_with(engine)]
                 if not moved:
                     continue
                 with engine.lock:

@@ -66,6 +66,7 @@ class Registrar:
         """
         arguments.instance("cache_desc", desc, CacheDesc)
         assert isinstance(desc, CacheDesc)
+        desc = desc._copy()  # the caller may go on changing it, in another thread too
         checked = arguments.addresses(addrs, desc.num_tensors, desc.size)
         cache = self._registry.register(
             function,

@@ -219,7 +219,7 @@ class Registry:
 
     def _join(self, cache: C, joined: Callable[[C], None]) -> None:
         if cache.remote_accessible:
-            self._natives.register([region for region in cache.regions if region.remote_references == 0])
+            self._natives.register(cache.regions)
         with self._lock:
             self._last_id = cache.cache.cache_id
             self._caches[self._last_id] = cache

@@ -22,7 +22,7 @@ from cachecore.errors import (
     OverlapError,
     PlacementError,
 )
-from cachecore.types import BlocksCacheKey, CacheDesc, CacheKey, Placement
+from cachecore.types import NO_ID, BlocksCacheKey, CacheDesc, CacheKey, Placement
 
 __all__ = [
     "OwnedRange",
@@ -278,6 +278,10 @@ def checked_cache_keys(
         _check_own(name, key, cluster_id)
         if key.is_placeholder:
             continue
+        if key.req_id != NO_ID and key.prefix_id != NO_ID:
+            raise CacheValueError(
+                f"{name} is {key} with both req_id and prefix_id; transfers name an entry by one: give one"
+            )
         if key in seen:
             raise CacheKeyExistsError(f"{name} is {key}, which is in the list already; a key names one entry")
         if key in live:

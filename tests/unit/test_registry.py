@@ -118,6 +118,20 @@ def test_a_roll_back_that_fails_says_what_must_not_be_freed(driver, memory):
         register(registry, [memory])
 
 
+def test_memory_that_was_deregistered_half_way_is_registered_again(driver, memory):
+    first, second = Engine(), Engine()
+    registry = Registry(1, driver, [bound(first), bound(second)], [])
+    cache = register(registry, [memory, memory + PAGE])
+    first.sticky = True
+    registry.retire(cache)
+    with pytest.raises(StillReachableError):
+        registry.remove(cache)
+    assert len(first.live) > len(second.live)
+    register(registry, [memory])
+    register(registry, [memory + PAGE])
+    assert len(first.live) == len(second.live) == 2
+
+
 def test_a_failure_after_the_engines_undoes_them(driver, memory):
     engine = Engine()
     registry = Registry(1, driver, [bound(engine)], [])
