@@ -45,17 +45,27 @@ def _of_groups(proc: Path, cgroups: Path) -> Iterator[int]:
         if controllers == "":  # version 2: every group up to the root may have a limit
             folder = cgroups / path.lstrip("/")
             while folder != cgroups.parent and folder != folder.parent:
-                yield from _left(folder / "memory.max", folder / "memory.current")
+                yield from _left(folder, "memory.max", "memory.current", "")
                 folder = folder.parent
         elif "memory" in controllers.split(","):
             folder = cgroups / "memory" / path.lstrip("/")
-            yield from _left(folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes")
+            yield from _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 
 
-def _left(limit: Path, usage: Path) -> Iterator[int]:
-    most, used = _read(limit).strip(), _read(usage).strip()
+def _left(folder: Path, limit: str, usage: str, prefix: str) -> Iterator[int]:
+    most, used = _read(folder / limit).strip(), _read(folder / usage).strip()
     if most.isdigit() and used.isdigit() and int(most) < _UNLIMITED:
-        yield int(most) - int(used)
+        yield int(most) - max(0, int(used) - _page_cache(folder, prefix))
+
+
+def _page_cache(folder: Path, prefix: str) -> int:
+    """Bytes of files that a group keeps in memory: counted as used, and given back as soon as pages are asked for.
+
+    A server that has just read its weights has little else. Memory files are not among them: they count as shmem.
+    """
+    kinds = {f"{prefix}inactive_file", f"{prefix}active_file"}
+    rows = (line.split() for line in _read(folder / "memory.stat").splitlines())
+    return sum(int(row[1]) for row in rows if len(row) == 2 and row[0] in kinds and row[1].isdigit())
 
 
 def _read(path: Path) -> str:

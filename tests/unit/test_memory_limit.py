@@ -48,6 +48,28 @@ def test_the_older_form_of_groups_counts_and_no_limit_is_none(system):
     assert system(MACHINE | groups) == 1000
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {
+            "proc/self/cgroup": "0::/pod\n",
+            "groups/pod/memory.max": "1000\n",
+            "groups/pod/memory.current": "990\n",
+            "groups/pod/memory.stat": "anon 190\nfile 800\nshmem 100\ninactive_file 600\nactive_file 100\n",
+        },
+        {
+            "proc/self/cgroup": "3:memory:/pod\n",
+            "groups/memory/pod/memory.limit_in_bytes": "1000\n",
+            "groups/memory/pod/memory.usage_in_bytes": "990\n",
+            "groups/memory/pod/memory.stat": "inactive_file 5\nactive_file 5\ntotal_inactive_file 600\ntotal_active_file 100\n",
+        },
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_the_page_cache_of_a_group_is_not_taken_for_memory_in_use(system, files):
+    assert system(MACHINE | files) == 710
+
+
 def test_a_group_over_its_limit_has_nothing_left(system):
     groups = {"proc/self/cgroup": "0::/g\n", "groups/g/memory.max": "10\n", "groups/g/memory.current": "99\n"}
     assert system(MACHINE | groups) == 0
