@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from cachecore.engine import EngineBinding, PeerIdentity, RemoteRegion
-from cachecore.errors import CacheIncompatibleError, CacheTimeoutError
+from cachecore.errors import CacheError, CacheIncompatibleError, CacheTimeoutError, NotSupportedError
 from cachecore.peers.remote import RemoteCache
 
 __all__ = ["EngineAccess"]
@@ -74,6 +74,7 @@ class EngineAccess:
 
         Raises:
             CacheIncompatibleError: It is not registered with this engine.
+            NotSupportedError: This engine does not move memory of its placement.
             CacheTimeoutError: The engine is busy with something else.
         """
         binding = self.binding
@@ -86,15 +87,31 @@ class EngineAccess:
                 return
             regions = cache.regions_for(binding.wire_id)
             if not regions:
-                raise CacheIncompatibleError(
-                    f"cache {cache.cache_id} of cluster {self._peer.cluster_id} is registered with the engines "
-                    f"{sorted(cache.record.regions)} and the link uses {binding.wire_id}; register it with that one too"
-                )
+                raise self._out_of_reach(cache, binding)
             fresh = [region for region in regions if not self._users[region]]
             if fresh:
                 binding.engine.update(self._peer, fresh, [])
             self._users.update(regions)
             cache.regions, cache.usable = regions, True
+
+    def _out_of_reach(self, cache: RemoteCache, binding: EngineBinding) -> CacheError:
+        owner, placement = f"cluster {self._peer.cluster_id}", cache.record.placement
+        pairs = binding.engine.capabilities().placement_pairs
+        if all(there is not placement for _, there in pairs.value_or(frozenset())):
+            return NotSupportedError(
+                f"cache {cache.cache_id} of {owner} is {placement.name} memory, which the link's engine "
+                f"{binding.wire_id} does not move ({pairs.source}); use memory of a placement it moves, or link by "
+                "another engine",
+                product=binding.wire_id,
+                feature=placement.name,
+            )
+        # A manager notes each of its engines, also those that registered nothing of this cache.
+        engines = ", ".join(sorted(engine for engine, regions in cache.record.regions.items() if regions))
+        return CacheIncompatibleError(
+            f"cache {cache.cache_id} of {owner} is registered with {engines or 'no engine'} and the link uses "
+            f"{binding.wire_id}; make the manager of {owner} with that engine too (engine='auto' takes all that serve), or "
+            "link by another engine"
+        )
 
     def forget(self, cache: RemoteCache) -> None:
         """The cache is not used any more: the engine forgets what no other cache needs. In the worker.

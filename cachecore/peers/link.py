@@ -169,6 +169,7 @@ class Link:
         Raises:
             CacheNotFoundError: The peer offers no such cache.
             CacheIncompatibleError: It is not registered with the engine of this link.
+            NotSupportedError: The engine of this link does not move memory of its placement.
             CacheValueError: The key is a placeholder or ambiguous, or its batch index is out of range.
             LinkLostError: The peer is gone.
             CacheTimeoutError: The peer did not answer before the deadline.

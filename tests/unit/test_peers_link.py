@@ -7,10 +7,12 @@ import threading
 import time
 from collections import deque
 
+import msgspec
 import pytest
 import zmq
 
-from cachecore.engine import EngineBinding, PeerIdentity, TransferEngine
+from cachecore.driver import Capability
+from cachecore.engine import EngineBinding, EngineCapabilities, PeerIdentity, TransferEngine
 from cachecore.errors import (
     CacheBusyError,
     CacheError,
@@ -20,6 +22,7 @@ from cachecore.errors import (
     LinkFailedError,
     LinkLostError,
     NotLinkedError,
+    NotSupportedError,
 )
 from cachecore.peers import Peers, Timing, manager
 from cachecore.peers.addresses import ResolvedAddress
@@ -96,9 +99,14 @@ class Engine(TransferEngine):
         return b"here"
 
     def capabilities(self):
+        unknown = Capability(None, "not asked")
+        pairs = Capability(frozenset({(Placement.HOST, Placement.HOST)}), "the test")
+        return EngineCapabilities(pairs, *[unknown] * 7)
+
+    def register(self, *args):
         raise AssertionError("not asked")
 
-    register = deregister = transfer = quiescent = close = capabilities
+    deregister = transfer = quiescent = close = register
 
 
 class Owner(threading.Thread):
@@ -246,6 +254,33 @@ def test_a_cache_published_later_is_made_known_to_the_engine_once_and_shared_reg
     owner.push(Retiring((2,)))
     until(lambda: owner.count(Retired) == 2)
     assert engine.calls[2:] == [("update", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("placement", "regions", "error", "text"),
+    [
+        (
+            Placement.HOST,
+            {"other/1": (REGION,), "fake/1": ()},
+            CacheIncompatibleError,
+            "with other/1 and .* uses fake/1; make",
+        ),
+        (Placement.HOST, {"fake/1": ()}, CacheIncompatibleError, "with no engine and"),
+        (
+            Placement.DEVICE,
+            {"other/1": (REGION,), "fake/1": ()},
+            NotSupportedError,
+            "DEVICE memory, which .* fake/1 does not",
+        ),
+    ],
+    ids=["another engine", "no engine", "another placement"],
+)
+def test_a_cache_out_of_reach_of_the_engine_says_why(link, owner, placement, regions, error, text):
+    """Each engine of the owner stands in the record, also where it registered nothing."""
+    owner.push(Changes(1, 2, (msgspec.structs.replace(record(2), placement=placement, regions=regions),), ()))
+    until(lambda: link.number == 2)
+    with pytest.raises(error, match=text):
+        link.lookup(BlocksCacheKey(1, 2), deadline=soon())
 
 
 def test_retiring_waits_for_what_runs_and_refuses_what_would_start(link, owner):
