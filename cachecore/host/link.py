@@ -74,11 +74,19 @@ class Link:
                 except LinkFailedError as error:
                     problems.append(str(error))
         blocks = self._map(shared.values(), deadline, problems)
-        mapped = [
-            struct.pack("QQQ", region.base, region.nbytes, blocks[part.block].address + part.offset)
-            for region, part in shared.items()
-            if part.block in blocks
-        ]
+        mapped = []
+        for region, part in shared.items():
+            block = blocks.get(part.block)
+            if block is None:
+                continue
+            # Another descriptor may have said how large the block is, and only what is mapped may be touched.
+            if part.offset + region.nbytes > block.nbytes:
+                problems.append(
+                    f"the region at {region.base:#x} ends at byte {part.offset + region.nbytes} of block {part.block} of "
+                    f"process {self.endpoint.pid}, of which another descriptor says that it has {block.nbytes} bytes"
+                )
+                continue
+            mapped.append(struct.pack("QQQ", region.base, region.nbytes, block.address + part.offset))
         self._view = View(
             b"".join(struct.pack("QQ", region.base, region.nbytes) for region in self._regions),
             b"".join(mapped),
