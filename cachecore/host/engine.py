@@ -138,7 +138,7 @@ class LocalEngine(TransferEngine):
         """
         self._check_open()
         process, readable = self._identify(endpoint, deadline)
-        link = Link(decode_endpoint(endpoint), process)
+        link = Link(decode_endpoint(endpoint), process, readable)
         try:
             # With another way to its memory, a peer that does not answer is not waited for to the end.
             patience = time.monotonic() + _PATIENCE if readable else deadline
@@ -177,7 +177,7 @@ class LocalEngine(TransferEngine):
         return process, readable
 
     def update(self, peer: PeerIdentity, added: Sequence[RemoteRegion], removed: Sequence[RemoteRegion]) -> None:
-        """Map what is new, forget what is gone. What cannot be reached fails when it is transferred."""
+        """Map what is new, forget what is gone. What could not be mapped is asked for again when it is transferred."""
         self._check_open()
         with self._lock:
             link = self._links.get(peer)

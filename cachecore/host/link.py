@@ -6,9 +6,9 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
@@ -23,6 +23,11 @@ from cachecore.types import Placement
 
 __all__ = ["Link", "View"]
 
+#: Seconds between two looks at whether a waiting transfer was cancelled.
+_LOOK: Final = 0.05
+#: Where the owner's memory can be read too: seconds that a transfer waits for memory files, and until one asks again.
+_BRIEFLY, _PAUSE = 0.1, 5.0
+
 
 @dataclass(frozen=True)
 class View:
@@ -31,11 +36,13 @@ class View:
     Attributes:
         regions: (base, bytes) of each region, packed for `_core.plan_within`.
         mapped: (base, bytes, address here) of those that are mapped, packed for `_core.map_plan`.
+        shared: (base, bytes) of those that are or could be mapped, packed; empty where none is missing in `mapped`.
         blocks: The mapped blocks by number; unmapped when the last view with them is gone.
     """
 
     regions: bytes = b""
     mapped: bytes = b""
+    shared: bytes = b""
     blocks: tuple[tuple[int, SharedBlock], ...] = ()
 
 
@@ -45,11 +52,20 @@ class Link:
     Args:
         endpoint: The peer's.
         process: Its process; closed with the link.
+        readable: Whether the kernel lets this process read it, so that memory files are not the only way.
     """
 
-    def __init__(self, endpoint: Endpoint, process: Process) -> None:
+    def __init__(self, endpoint: Endpoint, process: Process, readable: bool) -> None:
         self.endpoint = endpoint
         self.process = process
+        self._readable = readable
+        #: Held while regions or the view are exchanged, never while somebody waits for the owner.
+        self._changing = threading.Lock()
+        #: Held by the one transfer that asks the owner again.
+        self._asking = threading.Lock()
+        self._ask_from = 0.0
+        #: Bytes of each block, by number, that the owner shares and that is not mapped.
+        self._missing: dict[int, int] = {}
         self._idle = threading.Condition()
         self._regions: tuple[RemoteRegion, ...] = ()
         self._view = View()
@@ -64,7 +80,37 @@ class Link:
             For each region that is shared and could not be mapped, why.
         """
         gone = set(removed)
-        self._regions = (*(region for region in self._regions if region not in gone), *added)
+        with self._changing:
+            self._regions = (*(region for region in self._regions if region not in gone), *added)
+            problems = self._show(dict(self._view.blocks))
+        return self._map_missing(deadline, lambda: False) if self._missing else problems
+
+    def view_again(self, plan: CopyPlan, deadline: float, cancelled: Callable[[], bool]) -> tuple[View, list[str]]:
+        """What a plan may use that is not mapped as a whole: asks the owner again for what a mapping lacks.
+
+        The owner may only have been busy for a moment when its memory came or the link was made. Where there is another
+        way to it, it is asked briefly and not each time.
+
+        Returns:
+            The present view, and for each region that could still not be mapped, why.
+        """
+        while not self._asking.acquire(timeout=0 if self._readable else _LOOK):
+            if self._readable or cancelled() or time.monotonic() >= deadline:
+                return self._view, []
+        try:
+            problems: list[str] = []
+            view, now = self._view, time.monotonic()
+            # Another transfer may have mapped it meanwhile, and other memory needs no mapping.
+            if view.shared and now >= self._ask_from and _core.plan_within(plan, view.shared, False):
+                problems = self._map_missing(min(deadline, now + _BRIEFLY) if self._readable else deadline, cancelled)
+                if self._readable:
+                    self._ask_from = time.monotonic() + _PAUSE
+            return self._view, problems
+        finally:
+            self._asking.release()
+
+    def _show(self, blocks: dict[int, SharedBlock]) -> list[str]:
+        """Make a new view of the regions with these blocks; returns what cannot be mapped, whoever is asked."""
         shared: dict[RemoteRegion, SharedRange] = {}
         problems: list[str] = []
         for region in self._regions:
@@ -73,51 +119,52 @@ class Link:
                     shared[region] = _shared_range(region)
                 except LinkFailedError as error:
                     problems.append(str(error))
-        blocks = self._map(shared.values(), deadline, problems)
-        mapped = []
+        mapped, possible = [], []
         for region, part in shared.items():
             block = blocks.get(part.block)
-            if block is None:
-                continue
             # Another descriptor may have said how large the block is, and only what is mapped may be touched.
-            if part.offset + region.nbytes > block.nbytes:
+            if block is not None and part.offset + region.nbytes > block.nbytes:
                 problems.append(
                     f"the region at {region.base:#x} ends at byte {part.offset + region.nbytes} of block {part.block} of "
                     f"process {self.endpoint.pid}, of which another descriptor says that it has {block.nbytes} bytes"
                 )
                 continue
-            mapped.append(struct.pack("QQQ", region.base, region.nbytes, block.address + part.offset))
+            possible.append(struct.pack("QQ", region.base, region.nbytes))
+            if block is not None:
+                mapped.append(struct.pack("QQQ", region.base, region.nbytes, block.address + part.offset))
+        wanted = {part.block: part.block_bytes for part in shared.values()}
+        self._missing = {number: nbytes for number, nbytes in wanted.items() if number not in blocks}
         self._view = View(
             b"".join(struct.pack("QQ", region.base, region.nbytes) for region in self._regions),
             b"".join(mapped),
-            tuple(blocks.items()),
+            b"".join(possible) if self._missing else b"",
+            tuple((number, block) for number, block in blocks.items() if number in wanted),
         )
         return problems
 
-    def _map(self, ranges: Iterable[SharedRange], deadline: float, problems: list[str]) -> dict[int, SharedBlock]:
-        """The blocks of all ranges: those of the present view, and new ones fetched from the owner."""
-        wanted = {part.block: part.block_bytes for part in ranges}
-        blocks = {number: block for number, block in self._view.blocks if number in wanted}
-        missing = [number for number in wanted if number not in blocks]
-        if not missing:
-            return blocks
+    def _map_missing(self, deadline: float, cancelled: Callable[[], bool]) -> list[str]:
+        """Fetch blocks from the owner, map them and show them; returns for each that could not be mapped, why."""
+        missing = self._missing
+        problems: list[str] = []
+        blocks: dict[int, SharedBlock] = {}
         try:
-            files = fetch(self.endpoint, missing, deadline)
+            files = fetch(self.endpoint, list(missing), deadline, cancelled)
         except LinkFailedError as error:
             problems.append(str(error))
-            return blocks
-        for number in missing:
+            missing, files = {}, {}
+        for number, nbytes in missing.items():
             fd = files.pop(number, None)
             if fd is None:
                 problems.append(f"process {self.endpoint.pid} does not share its block {number} any more")
                 continue
             try:
-                blocks[number] = _core.map_shared(fd, wanted[number], writable=True)
+                blocks[number] = _core.map_shared(fd, nbytes, writable=True)
             except CacheError as error:
                 problems.append(f"block {number} of process {self.endpoint.pid} cannot be mapped: {error}")
             finally:
                 os.close(fd)
-        return blocks
+        with self._changing:
+            return problems + self._show({**dict(self._view.blocks), **blocks})
 
     def begin(self, plan: CopyPlan) -> tuple[int, View] | None:
         """A transfer begins: its number and what it may use; None when the link is closed."""

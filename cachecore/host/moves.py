@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from cachecore import _core
@@ -10,7 +11,7 @@ from cachecore.host.driver import HostDriver
 from cachecore.host.link import Link, View
 from cachecore.host.permissions import advice
 from cachecore.host.results import outcome_of
-from cachecore.outcome import FailureCause, Outcome
+from cachecore.outcome import FailureCause, Outcome, OutcomeState
 from cachecore.planning import CopyPlan
 
 __all__ = ["move"]
@@ -45,6 +46,10 @@ def move(
     write = op is Operation.WRITE
     what = f"{'writing to' if write else 'reading from'} process {pid}"
     mapped = _core.map_plan(plan, view.mapped, write) if view.mapped else None
+    problems: list[str] = []
+    if mapped is None and view.shared:
+        view, problems = link.view_again(plan, deadline, lambda: cancel is not None and cancel.cancelled)
+        mapped = _core.map_plan(plan, view.mapped, write) if view.mapped else None
     if mapped is not None:
         if link.process.alive is False:  # its memory would still be there
             return Outcome.untouched_by(FailureCause.PEER_GONE, plan.chunks, message=f"process {pid} has ended")
@@ -62,4 +67,7 @@ def move(
     call = _core.vm_write if write else _core.vm_read
     endpoint = link.endpoint
     report = call(plan, pid, endpoint.nonce_address, endpoint.nonce, deadline, flag, threads=threads)
-    return outcome_of(report, plan, what, advice=advice(pid) if report.cause == "not permitted" else "")
+    outcome = outcome_of(report, plan, what, advice=advice(pid) if report.cause == "not permitted" else "")
+    if problems and outcome.state is not OutcomeState.DONE:
+        return replace(outcome, message=f"{outcome.message}. Shared memory: {'; '.join(problems)}")
+    return outcome

@@ -12,6 +12,7 @@ import hmac
 import logging
 import os
 import secrets
+import select
 import socket
 import struct
 import threading
@@ -34,6 +35,8 @@ _Word = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _MOST = 64
 #: Seconds for which a peer may keep the thread waiting.
 _PATIENCE = 1.0
+#: Milliseconds between two looks at whether somebody who waits for an answer was cancelled.
+_LOOK_MS = 50
 
 
 class SharedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -159,13 +162,16 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def fetch(endpoint: Endpoint, blocks: Sequence[int], deadline: float) -> dict[int, int]:
+def fetch(
+    endpoint: Endpoint, blocks: Sequence[int], deadline: float, cancelled: Callable[[], bool] = lambda: False
+) -> dict[int, int]:
     """Ask the owner for memory files; also proves, with no blocks, that the owner is who it says.
 
     Args:
         endpoint: The owner's.
         blocks: Numbers of blocks.
         deadline: On `time.monotonic()`.
+        cancelled: Whether to give up before the deadline; asked while waiting.
 
     Returns:
         Descriptors by block number, which the caller closes; blocks that are gone are missing.
@@ -182,7 +188,10 @@ def fetch(endpoint: Endpoint, blocks: Sequence[int], deadline: float) -> dict[in
             if pid != endpoint.pid:
                 raise LinkFailedError(f"process {pid} listens on the socket of process {endpoint.pid}")
             for start in range(0, max(len(blocks), 1), _MOST):
-                _ask(connection, endpoint, blocks[start : start + _MOST], deadline, found)
+                _arm(connection, deadline)
+                connection.send(msgspec.msgpack.encode(_Request(endpoint.nonce, list(blocks[start : start + _MOST]))))
+                _wait(connection, deadline, cancelled)
+                _take(connection, blocks[start : start + _MOST], found)
     except BaseException as error:
         for fd in found.values():
             os.close(fd)
@@ -201,15 +210,19 @@ def _arm(connection: socket.socket, deadline: float) -> None:
     remaining = deadline - time.monotonic()
     if remaining <= 0:
         raise TimeoutError("the deadline passed")
-    connection.settimeout(remaining)
+    connection.settimeout(min(remaining, 3600.0))
 
 
-def _ask(
-    connection: socket.socket, endpoint: Endpoint, blocks: Sequence[int], deadline: float, found: dict[int, int]
-) -> None:
-    _arm(connection, deadline)
-    connection.send(msgspec.msgpack.encode(_Request(endpoint.nonce, list(blocks))))
-    _arm(connection, deadline)
+def _wait(connection: socket.socket, deadline: float, cancelled: Callable[[], bool]) -> None:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    while not poll.poll(_LOOK_MS):
+        _arm(connection, deadline)
+        if cancelled():
+            raise InterruptedError("the transfer was cancelled")
+
+
+def _take(connection: socket.socket, blocks: Sequence[int], found: dict[int, int]) -> None:
     data, fds, _, _ = socket.recv_fds(connection, 4096, _MOST, socket.MSG_CMSG_CLOEXEC)
     # Taken over before anything is checked, so that none is lost.
     try:

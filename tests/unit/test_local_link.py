@@ -1,14 +1,18 @@
 """One side of the local engine against descriptors that a test has made, within one process."""
 
+import socket
 import time
 
 import msgspec
 import pytest
 
-from cachecore.engine import Operation, PeerIdentity, Region, RemoteRegion
+from cachecore.engine import CancelToken, Operation, PeerIdentity, Region, RemoteRegion
+from cachecore.errors import LinkFailedError
+from cachecore.host import link
 from cachecore.host.driver import HostDriver
 from cachecore.host.engine import LocalEngine
-from cachecore.host.sharing import SharedRange
+from cachecore.host.identity import Process, decode_endpoint
+from cachecore.host.sharing import SharedRange, fetch
 from cachecore.outcome import FailureCause, OutcomeState
 from cachecore.testing.harness import plan_bytes
 from cachecore.types import Placement
@@ -41,9 +45,9 @@ class World:
     def connect(self, *regions):
         self.reader.connect(PEER, self.owner.endpoint(), regions, soon())
 
-    def read(self, base=FAR, seconds=20.0):
+    def read(self, base=FAR, deadline=None, cancel=None):
         plan = plan_bytes(self.local.address, base, 8)
-        return self.reader.transfer(PEER, plan, Operation.READ, time.monotonic() + seconds)
+        return self.reader.transfer(PEER, plan, Operation.READ, deadline or soon(), cancel)
 
     def close(self):
         for one in (self.reader, self.owner):
@@ -57,6 +61,65 @@ def world():
     made = World()
     yield made
     made.close()
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """An owner that hands out nothing: the deadlines until which it was asked for memory files."""
+    found = []
+
+    def refuse(endpoint, blocks, deadline, cancelled):
+        found.append(deadline)
+        raise LinkFailedError("its descriptors have run out")
+
+    monkeypatch.setattr(link, "fetch", refuse)
+    return found
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    monkeypatch.setattr(Process, "check_nonce", lambda self, deadline: False)
+
+
+def test_memory_that_could_not_be_mapped_is_asked_for_again_until_the_deadline(world, unreadable, asked, monkeypatch):
+    """Where the kernel forbids to read the owner there is no other way to it."""
+    world.connect()
+    world.reader.update(PEER, [world.region()], [])
+    deadline = soon()
+    outcome = world.read(deadline=deadline)
+    assert outcome.state is OutcomeState.FAILED and "its descriptors have run out" in outcome.message
+    assert asked[1:] == [deadline]
+    monkeypatch.setattr(link, "fetch", fetch)
+    assert world.read().state is OutcomeState.DONE
+
+
+def test_an_owner_that_can_be_read_is_asked_again_briefly_and_not_each_time(world, asked, monkeypatch):
+    world.connect(world.region())
+    start = time.monotonic()
+    assert "its descriptors have run out" in world.read().message
+    assert asked[1] < start + 1.0
+    world.read()
+    assert len(asked) == 2
+    monkeypatch.setattr(link, "fetch", fetch)
+    monkeypatch.setattr(world.reader._links[PEER], "_ask_from", 0.0)
+    assert world.read().state is OutcomeState.DONE
+
+
+def test_a_transfer_that_waits_for_memory_files_ends_in_time(world, unreadable, asked, monkeypatch):
+    """At its deadline and when it is cancelled, although the owner says nothing."""
+    world.connect()
+    world.reader.update(PEER, [world.region()], [])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind("")
+        silent.listen()
+        mute = msgspec.structs.replace(decode_endpoint(world.owner.endpoint()), socket=silent.getsockname()[1:])
+        monkeypatch.setattr(link, "fetch", lambda endpoint, *rest: fetch(mute, *rest))
+        assert world.read(deadline=time.monotonic() + 0.1).cause is FailureCause.DEADLINE
+        token = CancelToken()
+        token.cancel()
+        deadline = soon()
+        assert world.read(deadline=deadline, cancel=token).cause is FailureCause.CANCELLED
+        assert time.monotonic() < deadline
 
 
 def test_a_region_behind_the_end_of_its_block_is_not_mapped(world, caplog):
