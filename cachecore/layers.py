@@ -74,7 +74,7 @@ class LayerTensor:
 
     Attributes:
         address: Of block 0.
-        shape: All dimensions; the first one counts blocks.
+        shape: All dimensions; the first one counts blocks, the others are in the order of memory.
         data_type: Element type.
         block_bytes: Bytes of one block.
         block_stride: Bytes from the start of one block to the start of the next, at least `block_bytes`.

@@ -14,7 +14,7 @@ from cachecore.shape import BlockKind, LayersShape
 from cachecore.tensors import TensorView
 from cachecore.types import Placement
 
-__all__ = ["GivenLayers", "block_stride", "check_group", "look_at_layers"]
+__all__ = ["GivenLayers", "block_shape", "block_stride", "check_group", "look_at_layers"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class GivenLayers:
     def described(self) -> dict[str, tuple[LayerTensor, ...]]:
         """The tensors of each layer, for the caller."""
         found = [
-            LayerTensor(view.address, view.shape, kind.data_type, kind.nbytes, kind.stride)
+            LayerTensor(view.address, (self.num_blocks, *kind.shape), kind.data_type, kind.nbytes, kind.stride)
             for view, kind in zip(self.views, (self.kinds[number] for number in self.kind_of), strict=True)
         ]
         rest = iter(found)
@@ -129,7 +129,7 @@ def _check_layer(name: object, given: object) -> str:
 
 
 def _kind(view: TensorView) -> BlockKind:
-    block = view.shape[1:]
+    block = block_shape(view.shape, view.strides)
     nbytes = math.prod(block) * view.data_type.itemsize
     stride = block_stride(view.name, view.shape, view.strides, view.data_type.itemsize)
     span = (view.shape[0] - 1) * stride + nbytes
@@ -140,8 +140,24 @@ def _kind(view: TensorView) -> BlockKind:
     return BlockKind(view.data_type, block, stride)
 
 
+def _in_memory_order(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> list[int]:
+    """The dimensions of a block that have more than one index, outermost in memory first."""
+    # The stride of a dimension of one index is never used, and may be anything.
+    used = [dimension for dimension in range(1, len(shape)) if shape[dimension] != 1]
+    return used if strides is None else sorted(used, key=lambda dimension: -abs(strides[dimension]))
+
+
+def block_shape(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The dimensions of one block in the order of memory, such that views of the same bytes look alike.
+
+    Engines show memory with heads first as [blocks, tokens, heads, dim]; what counts for a peer is where the bytes are.
+    """
+    order = iter(_in_memory_order(shape, strides))
+    return tuple(1 if extent == 1 else shape[next(order)] for extent in shape[1:])
+
+
 def block_stride(name: str, shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: int) -> int:
-    """Bytes from one block to the next, where each block is contiguous.
+    """Bytes from one block to the next, where each block is contiguous, in whatever order its dimensions are.
 
     Args:
         name: The tensor, for messages.
@@ -153,9 +169,8 @@ def block_stride(name: str, shape: tuple[int, ...], strides: tuple[int, ...] | N
         CacheValueError: A block is not contiguous, or blocks overlap; the message says which stride is wrong.
     """
     expected = itemsize
-    for dimension in range(len(shape) - 1, 0, -1):
-        # The stride of a dimension of one index is never used.
-        if strides is not None and shape[dimension] != 1 and strides[dimension] != expected:
+    for dimension in reversed(_in_memory_order(shape, strides)):
+        if strides is not None and strides[dimension] != expected:
             raise CacheValueError(
                 f"{name} has a stride of {strides[dimension]} bytes in dimension {dimension} (shape {list(shape)}, strides "
                 f"{list(strides)} bytes); within a block bytes must be contiguous, which is {expected} there. Register "
