@@ -10,7 +10,7 @@ from cachecore import _arguments as arguments
 from cachecore.errors import CacheValueError
 from cachecore.types import BlocksCacheKey, DataType, Placement
 
-__all__ = ["MAX_LAYERS", "MAX_LAYER_TENSORS", "MAX_NAME", "LayerTensor", "LayersCache", "TensorSpec"]
+__all__ = ["MAX_LAYERS", "MAX_LAYER_TENSORS", "MAX_NAME", "MAX_RANK", "LayerTensor", "LayersCache", "TensorSpec"]
 
 #: Longest name of a layer or a group, in characters.
 MAX_NAME: Final = 200
@@ -18,8 +18,8 @@ MAX_NAME: Final = 200
 MAX_LAYERS: Final = 8192
 #: Most tensors of one cache.
 MAX_LAYER_TENSORS: Final = 32768
-
-_MAX_RANK = 32
+#: Most dimensions of one tensor; a peer refuses a catalogue in which one has more.
+MAX_RANK: Final = 32
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def _integers(name: str, values: object, low: int) -> tuple[int, ...]:
     arguments.not_none(name, values)
     if not isinstance(values, list | tuple):
         raise arguments.wrong_type(name, values, "a list or tuple of integers")
-    if not 1 <= len(values) <= _MAX_RANK:
-        raise CacheValueError(f"{name} has {len(values)} dimensions; a tensor has 1 to {_MAX_RANK}")
+    if not 1 <= len(values) <= MAX_RANK:
+        raise CacheValueError(f"{name} has {len(values)} dimensions; a tensor has 1 to {MAX_RANK}")
     return tuple(arguments.integer(f"{name}[{i}]", value, low, 2**63 - 1) for i, value in enumerate(values))
 
 
@@ -95,7 +95,7 @@ class LayersCache:
     Attributes:
         cache_id: Counts from 1 in each manager, over all caches, and is never used twice.
         group: Name of the block list it belongs to; a model with one block list has one group "".
-        key: What peers find it by together with `group`; None for a cache that nobody reads from.
+        key: What peers find it by together with `group`; None for a cache that only its cache id finds.
         layer_names: Names in the order of registration.
         num_blocks: Blocks of every tensor.
         placement: Where the memory is.

@@ -169,7 +169,8 @@ def _view(name: str, tensor: object, strided: bool = False) -> TensorView:
     if callable(getattr(tensor, "data_ptr", None)):
         return _from_torch(name, tensor, strided)
     interface = getattr(tensor, "__array_interface__", None)
-    if isinstance(interface, dict) and hasattr(tensor, "dtype"):
+    # Without an address in the interface the object's buffer is what holds the data.
+    if isinstance(interface, dict) and hasattr(tensor, "dtype") and isinstance(interface.get("data"), tuple):
         return _from_array(name, tensor, interface, strided)
     return _from_buffer(name, tensor, strided)
 

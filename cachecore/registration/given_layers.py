@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cachecore import _arguments as arguments
 from cachecore import tensors
 from cachecore.errors import CacheIncompatibleError, CacheValueError
-from cachecore.layers import MAX_LAYER_TENSORS, MAX_LAYERS, MAX_NAME, LayerTensor
+from cachecore.layers import MAX_LAYER_TENSORS, MAX_LAYERS, MAX_NAME, MAX_RANK, LayerTensor
 from cachecore.shape import BlockKind, LayersShape
 from cachecore.tensors import TensorView
 from cachecore.types import Placement
@@ -66,12 +66,13 @@ def check_group(group: object) -> str:
     """The name of a group of layers.
 
     Raises:
-        MissingArgumentError, CacheTypeError, CacheValueError: None; no text; too long.
+        MissingArgumentError, CacheTypeError, CacheValueError: None; no text; too long, or not to be encoded.
     """
     arguments.instance("group", group, str)
     assert isinstance(group, str)
     if len(group) > MAX_NAME:
         raise CacheValueError(f"group is {group[:40]!r}... with {len(group)} characters; it has at most {MAX_NAME}")
+    _check_encodable("group", group)
     return group
 
 
@@ -119,6 +120,7 @@ def _check_layer(name: object, given: object) -> str:
     assert isinstance(name, str)
     if not 1 <= len(name) <= MAX_NAME:
         raise CacheValueError(f"a layer has the name {name[:40]!r} of {len(name)} characters; it has 1 to {MAX_NAME}")
+    _check_encodable("a name in layers", name)
     where = f"layers[{name!r}]"
     arguments.not_none(where, given)
     if not isinstance(given, list | tuple):
@@ -128,7 +130,22 @@ def _check_layer(name: object, given: object) -> str:
     return where
 
 
+def _check_encodable(what: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CacheValueError(
+            f"{what} is {text!r}, whose character {error.start} is half of a surrogate pair; peers are told names as UTF-8, "
+            "which has no such character: leave it out"
+        ) from None
+
+
 def _kind(view: TensorView) -> BlockKind:
+    if len(view.shape) > MAX_RANK:
+        raise CacheValueError(
+            f"{view.name} has {len(view.shape)} dimensions; a tensor has 1 to {MAX_RANK}: reshape it, the bytes of a block "
+            "may have any shape"
+        )
     block = block_shape(view.shape, view.strides)
     nbytes = math.prod(block) * view.data_type.itemsize
     stride = block_stride(view.name, view.shape, view.strides, view.data_type.itemsize)

@@ -191,6 +191,13 @@ def test_what_may_not_share_memory(manager):
 BLOCKS = np.zeros((8, 4, 32), np.float16)
 
 
+class WithoutAddress:
+    """An array interface that leaves the data to a buffer, which is not there."""
+
+    dtype = np.dtype("u1")
+    __array_interface__ = {"version": 3, "typestr": "|u1", "shape": (4, 8), "data": None}
+
+
 @pytest.mark.parametrize(
     ("layers", "error", "text"),
     [
@@ -213,6 +220,13 @@ BLOCKS = np.zeros((8, 4, 32), np.float16)
             ValueError,
             "stride of 4 bytes in dimension 1 .*which is 2 there",
         ),
+        (
+            {"a": [memoryview(bytearray(8)).cast("B", (8,) + (1,) * 32)]},
+            cc.CacheValueError,
+            r"layers\['a'\]\[0\] has 33 dim.* 1 to 32",
+        ),
+        ({"a\udcff": [BLOCKS]}, cc.CacheValueError, r"a name in layers is 'a\\udcff'.*character 1 .*UTF-8"),
+        ({"a": [WithoutAddress()]}, cc.CacheTypeError, r"(?s)layers\['a'\]\[0\] is .*TensorSpec"),
         ({"a": [BLOCKS[::-1]]}, ValueError, "stride of -256 bytes in dimension 0 .*a block has 256 bytes"),
         ({"a": [np.lib.stride_tricks.as_strided(BLOCKS, (8, 4, 32), (128, 64, 2))]}, ValueError, "128 bytes in dim"),
         ({"a": [cc.TensorSpec(4096, (8, 4), None, F16)]}, cc.MemoryAccessError, r"layers\['a'\]\[0\].*not mapped"),
@@ -235,6 +249,7 @@ def test_layers_that_cannot_be_a_cache_are_refused(manager, layers, error, text)
         ({"key": cc.BlocksCacheKey(2)}, ValueError, "cluster_id 2"),
         ({"group": None}, AttributeError, "group is None"),
         ({"group": "g" * 201}, ValueError, "201 characters"),
+        ({"group": "g\udcff"}, cc.CacheValueError, r"group is 'g\\udcff'.*character 1 .*UTF-8"),
         ({"remote_accessible": 1}, TypeError, "remote_accessible"),
     ],
 )
