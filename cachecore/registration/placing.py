@@ -11,6 +11,7 @@ from cachecore.registration.given_layers import GivenLayers
 from cachecore.registration.local_caches import LocalLayers, Registered
 from cachecore.registration.merging import Extent, View, merge
 from cachecore.registration.regions import LocalRegion
+from cachecore.registration.rules import ALLOCATED
 from cachecore.tensors import TensorView
 from cachecore.types import BlocksCacheKey, Placement
 
@@ -142,7 +143,9 @@ class _LiveRegions:
         region = self._regions[found]
         users = self._users[region.base]
         rule = ""
-        if not all(isinstance(user, LocalLayers) for user in users):
+        if any(user.allocation is not None for user in users):
+            rule = ALLOCATED
+        elif not all(isinstance(user, LocalLayers) for user in users):
             rule = (
                 "memory of a cache whose tensors have one shape cannot be shared with layers: unregister that cache first, "
                 "or register its tensors with register_layers too"
@@ -153,7 +156,10 @@ class _LiveRegions:
                 f"groups; this one has {key}"
             )
         elif start < region.base or end > region.end:
-            rule = "a region that is registered cannot grow: register both in one call, or first the one that reaches further"
+            rule = (
+                "a region that is registered cannot grow: register both in one call, or first the one that reaches further; "
+                "where each reaches further at one end, first the whole buffer, with this key and a group of its own"
+            )
         if rule:
             shared = min(end, region.end) - max(start, region.base)
             raise OverlapError(

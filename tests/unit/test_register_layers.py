@@ -177,7 +177,9 @@ def test_what_may_not_share_memory(manager):
         manager.register_blocks_cache(desc, [address(pages[4:])], key)
     with pytest.raises(cc.OverlapError, match="with one key may share memory"):
         manager.register_layers({"a": [pages[:4]]}, key=other)
-    with pytest.raises(cc.OverlapError, match="cannot grow: register both in one call, or first the one"):
+    with pytest.raises(
+        cc.OverlapError, match=r"cannot grow: .*or first the one.*first the whole buffer, with this key"
+    ):
         manager.register_layers({"a": [pages]}, key=key, group="y")
     with pytest.raises(cc.PlacementError, match="one placement"):
         spec = cc.TensorSpec(address(pages), (4, 4096), None, cc.DataType.DT_UINT8, cc.Placement.HOST)
@@ -186,6 +188,10 @@ def test_what_may_not_share_memory(manager):
     # Around the registered region, in the same allocation, there is room: the new region stops before it.
     manager.register_layers({"a": [pages[:2], pages[4:6]], "b": [pages[6:]]}, key=key, group="y")
     assert regions(manager) == [(address(pages), 4 * 4096), (address(pages) + 4 * 4096, 4 * 4096)]
+    allocated = manager.allocate_blocks_cache(desc)
+    spec = cc.TensorSpec(allocated.tensor_addrs[0], (4, 4096), None, cc.DataType.DT_UINT8)
+    with pytest.raises(cc.OverlapError, match=r"overlaps cache 4 .*the manager allocated that memory"):
+        manager.register_layers({"a": [spec]})
 
 
 BLOCKS = np.zeros((8, 4, 32), np.float16)
