@@ -112,14 +112,20 @@ def match(
 
     Raises:
         CacheTypeError, CacheValueError: `layers` is no list of different names; a slice is none.
-        CacheIncompatibleError: A layer is missing on one side; the numbers of tensors, the data types or, without
-            slices, the bytes of a block differ. The message names the first difference.
+        CacheIncompatibleError: The groups differ; a layer is missing on one side; the numbers of tensors, the data types
+            or, without slices, the bytes of a block differ. The message names the first difference.
     """
     given = layers, local_slice, remote_slice
     wanted = (remote, _fixed(given)) if _is_plain(given) else None
     found = local.matches.get(wanted)
     if isinstance(found, LayersMatch):
         return found
+    if local.group != remote.group:
+        # Found by cache id: a key would have found the caller's group.
+        raise CacheIncompatibleError(
+            f"{local.owner} is of group {local.group!r} and {remote.owner} of group {remote.group!r}; each group has block ids "
+            "of its own: name two caches of one group"
+        )
     names = _names(local, remote, layers)
     counts = {len(shape.tensors(shape.positions[name])) for shape in (local, remote) for name in names}
     local_slices = {count: slices.checked(local_name, local_slice, count) for count in counts}
@@ -146,7 +152,9 @@ def match(
 
 
 def compare(local: LayersShape, remote: LayersShape) -> tuple[str, ...]:
-    """What would make a transfer of whole blocks between two caches fail, one sentence for each kind of difference.
+    """What would make a transfer of whole blocks between two caches fail, or take one value for another.
+
+    One sentence for each kind of difference.
 
     Slices can bridge different bytes of a block, and caches may hold different layers, so that a difference is no error.
 
@@ -167,7 +175,7 @@ def compare(local: LayersShape, remote: LayersShape) -> tuple[str, ...]:
         )
     alike: dict[tuple[object, ...], list[str]] = {}
     for name in common:
-        for difference in _differences(name, local, remote, check_bytes=True):
+        for difference in _differences(name, local, remote, check_bytes=True, check_order=True):
             alike.setdefault(difference.kind, []).append(difference.text)
     for texts in alike.values():
         rest = f", and {len(texts) - 1} more like it" if len(texts) > 1 else ""
@@ -213,7 +221,9 @@ def _names(local: LayersShape, remote: LayersShape, layers: object) -> tuple[str
     return tuple(layers)
 
 
-def _differences(name: str, local: LayersShape, remote: LayersShape, *, check_bytes: bool) -> Iterator[_Difference]:
+def _differences(
+    name: str, local: LayersShape, remote: LayersShape, *, check_bytes: bool, check_order: bool = False
+) -> Iterator[_Difference]:
     here, there = local.tensors(local.positions[name]), remote.tensors(remote.positions[name])
     if len(here) != len(there):
         yield _Difference(
@@ -235,6 +245,16 @@ def _differences(name: str, local: LayersShape, remote: LayersShape, *, check_by
                 f"a block of tensor {index} of layer {name!r} has {ours.nbytes} bytes in {local.owner} and {other.nbytes} "
                 f"in {remote.owner}",
             )
+        elif check_order:
+            # Only these: other dimensions of as many bytes may be meant, one side may flatten what the other does not.
+            here_shape, there_shape = ([extent for extent in kind.shape if extent != 1] for kind in (ours, other))
+            if here_shape != there_shape and sorted(here_shape) == sorted(there_shape):
+                yield _Difference(
+                    ("order", tuple(here_shape), tuple(there_shape)),
+                    f"a block of tensor {index} of layer {name!r} is {here_shape} in {local.owner} and {there_shape} in "
+                    f"{remote.owner}, the same dimensions in another order of memory; a transfer moves bytes as they are and "
+                    "mixes up their elements: register both sides in one order",
+                )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -12,14 +12,14 @@ F16, U8, F32 = DataType.DT_FLOAT16, DataType.DT_UINT8, DataType.DT_FLOAT
 KEY, SCALE, STATE = BlockKind(F16, (4, 8), 64), BlockKind(U8, (4,), 100), BlockKind(F32, (4,), 16)
 
 
-def shape(owner, layers, base=0, blocks=10):
+def shape(owner, layers, base=0, blocks=10, group=""):
     """A cache whose tensor i is at base + 0x1000 * i."""
     kinds = list(dict.fromkeys(kind for tensors in layers.values() for kind in tensors))
     flat = [kind for tensors in layers.values() for kind in tensors]
     addrs = [base + 0x1000 * (i + 1) for i in range(len(flat))]
     counts = [len(tensors) for tensors in layers.values()]
     which = [kinds.index(kind) for kind in flat]
-    return LayersShape(owner, "", Placement.DEVICE, blocks, list(layers), counts, addrs, kinds, which)
+    return LayersShape(owner, group, Placement.DEVICE, blocks, list(layers), counts, addrs, kinds, which)
 
 
 def pairs(parts):
@@ -127,3 +127,16 @@ def test_comparing_says_each_kind_of_difference_once_and_nothing_about_numbers_o
     assert "does not have layer 'a' of here, which does not have layer 'c'" in one
     (one,) = compare(shape("here", {"a": [KEY]}), shape("there", {"b": [KEY]}))
     assert "no layer in common" in one
+
+
+def test_comparing_says_where_the_dimensions_of_a_block_have_another_order_and_a_transfer_does_not_mind():
+    heads_first, extended, flat = (BlockKind(F16, dims, 64) for dims in ((8, 4), (4, 1, 8), (32,)))
+    here, there = shape("here", {"a": [KEY, KEY, KEY]}), shape("there", {"a": [extended, heads_first, flat]})
+    (one,) = compare(here, there)
+    assert one.startswith("a block of tensor 1 of layer 'a' is [4, 8] in here and [8, 4] in there")
+    assert match(here, there).names == ("a",)
+
+
+def test_layers_of_another_group_have_another_block_list():
+    with pytest.raises(CacheIncompatibleError, match=r"here is of group 'g' and there of group 'h'.*of one group"):
+        match(shape("here", {"a": [KEY]}, group="g"), shape("there", {"a": [KEY]}, group="h"))
