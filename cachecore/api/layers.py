@@ -33,7 +33,7 @@ class LayersMethods(ManagerParts):
         Args:
             layers: By name the tensors of each layer: numpy arrays, torch tensors or objects with a buffer, which are
                 kept alive until the cache is unregistered, or `TensorSpec`s, whose memory the caller keeps.
-            key: Name for peers; None for a cache that is only transferred by its own manager.
+            key: Name for peers; None: they find the cache by its id only.
             group: Name of the block list. A model with several of them registers one cache for each, with one key.
             remote_accessible: Whether peers may reach it; None = True for DEVICE memory, False for HOST memory.
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from cachecore.layers import MAX_LAYER_TENSORS, MAX_LAYERS, MAX_NAME
+from cachecore.layers import MAX_LAYER_TENSORS, MAX_LAYERS, MAX_NAME, MAX_RANK
 from cachecore.shape import BlockKind, LayersShape
 from cachecore.types import DataType, Placement
 
@@ -34,7 +34,7 @@ class KindRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_
     """
 
     data_type: DataType
-    shape: Annotated[tuple[_Dimension, ...], msgspec.Meta(max_length=31)]
+    shape: Annotated[tuple[_Dimension, ...], msgspec.Meta(max_length=MAX_RANK - 1)]
     stride: _Dimension
 
     def __post_init__(self) -> None:
