@@ -206,6 +206,9 @@ class Copies:
         try:
             if after is not None:
                 self._wait_for(what, after, deadline)
+                for cache in caches:
+                    check_unmoved(cache.tensors)
+                self._quarantine.check(plan, None)
             outcome = self._copy(plan, deadline)
             if outcome.ticket is not None and not has_stopped(self._quiescent, outcome.ticket):
                 held = True

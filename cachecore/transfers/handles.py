@@ -62,7 +62,7 @@ class Transfer:
         self._pid = os.getpid()
         self._transfers = transfers
         self._gate = gate
-        self._after = after
+        self._after = tuple(after) if isinstance(after, list) else after  # the caller may use the list again
         #: See `Job`.
         self.deadline = request.deadline
         self._with = str(request.end)

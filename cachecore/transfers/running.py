@@ -88,7 +88,7 @@ class Transfers:
                 try:
                     for position, step in enumerate(steps):
                         if before is not None:
-                            run.wait(before, position)
+                            run.wait(before, position, step)
                         run.move(step)
                         if landed is not None:
                             landed(step)
@@ -150,6 +150,10 @@ class Transfers:
                 self._waiting -= 1
 
 
+#: Seconds before the first byte that are a wait. What changes sooner could as well change while bytes move.
+_A_WAIT = 0.001
+
+
 class Run:
     """One transfer on its way: what it counts, and what has landed. Used by one thread."""
 
@@ -201,18 +205,25 @@ class Run:
                 self._release = end.claim(self._lease_id, self._deadline)
             if after is not None:
                 self._wait_after(after)
-                check_unmoved(self._own.tensors)
             end.prepare(self._op, self._deadline)
+            if time.monotonic() - self._began > _A_WAIT:
+                self._look_again(steps)
         except BaseException:
             self.finish()
             self.count(None)
             raise
 
-    def wait(self, before: Callable[[int], None], position: int) -> None:
+    def _look_again(self, steps: Sequence[Step]) -> None:
+        """What was true before a wait must be true after it: tensors where they were, nothing quarantined."""
+        check_unmoved(self._own.tensors)
+        for step in steps:
+            self._transfers.quarantine.check(step.plan, self._end.space)
+
+    def wait(self, before: Callable[[int], None], position: int, step: Step) -> None:
         """Wait until a step may be moved. What ends the transfer here says what earlier steps have moved."""
         try:
             before(position)
-            check_unmoved(self._own.tensors)
+            self._look_again((step,))
         except CacheError as error:
             kind = TransferError
             if isinstance(error, CacheTimeoutError):

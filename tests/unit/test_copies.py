@@ -406,4 +406,14 @@ def test_a_tensor_that_moved_is_not_copied(manager):
     with pytest.raises(cc.AddressMovedError):
         manager.copy_blocks(cache, {0: [1]})
     tensor.now = kept
+
+    class Event:
+        def synchronize(self):
+            tensor.now = np.zeros((4, 8), np.uint8)
+
+    kept[0] = 7
+    with pytest.raises(cc.AddressMovedError):  # it moves while the copy waits
+        manager.copy_blocks(cache, {0: [3]}, after=Event())
+    assert not kept[3].any()
+    tensor.now = kept
     manager.unregister_cache(cache.cache_id)

@@ -9,6 +9,7 @@ import pytest
 
 from cachecore.engine import CancelToken, Operation
 from cachecore.errors import (
+    AddressMovedError,
     CacheBusyError,
     CacheNotFoundError,
     CacheTimeoutError,
@@ -225,6 +226,27 @@ def test_destinations_stay_quarantined_until_the_engine_has_stopped(setup):
     assert setup.transfers.quarantine.wait_empty(time.monotonic() + 30) == []
     assert setup.nothing_counted()
     setup.pull(dst=[1])
+
+
+@pytest.mark.parametrize("what", ["quarantined", "moved"])
+def test_what_changed_while_the_owner_was_waited_for_is_looked_at_again(setup, what):
+    tensor = SimpleNamespace(name="t", address=1, nbytes=2, extent=(1, 2), now=(1, 2))
+    tensor.locate = lambda: tensor.now
+    setup.target.tensors = (tensor,)
+    plan = setup.steps([1], "remote")[0].plan
+    outcome = Outcome(OutcomeState.UNKNOWN, (), (), ((0, 2),), FailureCause.DEADLINE, ticket="ticket")
+
+    def wait(deadline):
+        time.sleep(0.01)
+        if what == "moved":
+            tensor.now = (3, 2)
+        else:
+            setup.transfers.quarantine.add(plan, outcome, "9" * 32, setup.engine.quiescent, lambda: None, local=False)
+
+    setup.link.will_write = wait
+    with pytest.raises(CacheBusyError if what == "quarantined" else AddressMovedError):
+        setup.push(dst=[1])
+    assert setup.engine.operations == [] and setup.nothing_counted()
 
 
 def test_an_engine_that_raises_leaves_its_destinations_quarantined(setup):

@@ -81,6 +81,18 @@ def test_nothing_moves_before_the_event(pair):
     assert pair.arrived()
 
 
+def test_a_list_of_events_may_be_used_again_after_the_call(pair):
+    go = threading.Event()
+    events = [go]
+    transfer = pair.pull(after=events)
+    events.clear()
+    with pytest.raises(cc.CacheTimeoutError):
+        transfer.wait(0.05)
+    assert pair.untouched()
+    go.set()
+    transfer.wait(10)
+
+
 class DeviceEvent:
     """As torch has them: to be asked, or waited for without a limit."""
 
