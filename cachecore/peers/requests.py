@@ -50,6 +50,7 @@ class Requests:
         self._asked: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
         self._claims: dict[str, list[int]] = {}
+        #: The service thread's own: a number is here only when its claim has been sent, or never will be.
         self._to_release: list[int] = []
 
     # --- any thread ----------------------------------------------------------------------------------------------
@@ -115,12 +116,10 @@ class Requests:
     def tick(self) -> None:
         """Send what could not be sent before."""
         while self._to_release:
-            with self._lock:
-                claims = self._to_release[:_LARGEST_RELEASE]
+            claims = self._to_release[:_LARGEST_RELEASE]
             if not self._send(Release(self._token, tuple(claims))):
                 return
-            with self._lock:
-                del self._to_release[: len(claims)]
+            del self._to_release[: len(claims)]
 
     def fail(self, lost: Callable[[], LinkLostError]) -> None:
         """The link is lost: nobody answers any more. Each who waits gets an error of its own, which it may add to."""
@@ -157,9 +156,11 @@ class Requests:
         return answer
 
     def _release(self, number: int) -> None:
-        with self._lock:
+        def release() -> None:  # behind the claim, which may still wait to be sent: a release before it is passed over
             self._to_release.append(number)
+            self.tick()
+
         try:
-            self._service.submit(self.tick)
+            self._service.submit(release)
         except CacheError:  # without a service thread there is no session that a claim could be part of
             return

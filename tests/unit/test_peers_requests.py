@@ -246,6 +246,24 @@ def test_a_claim_that_was_not_answered_in_time_keeps_nothing(owner, make):
     assert readers(owner) == [(2,)], "the claim of the other pull is not touched"
 
 
+def test_a_claim_that_is_sent_only_after_its_deadline_keeps_nothing(owner, make):
+    lease = owner.leases.grant(1, pack_blocks([1, 2]), 60.0)
+    link = make(2).link(1, owner.address, deadline=soon())
+    requests, go = link.dialogue.requests, threading.Event()
+
+    def late():
+        go.wait(20)
+        requests.tick()  # as the timer or another pull's release does at any time
+
+    requests._service.submit(late)
+    with pytest.raises(CacheTimeoutError, match="did not confirm a lease"):
+        link.claim(lease.lease_id, soon(0))
+    go.set()
+    link.will_write(soon())  # answered after the late claim and its release
+    assert readers(owner) == [()]
+    owner.leases.revoke(lease, soon(0))
+
+
 def test_a_reader_that_unlinks_or_is_silent_for_too_long_claims_nothing_any_more(owner, make):
     lease = owner.leases.grant(1, pack_blocks([1, 2]), 60.0)
     polite, silent = make(2), make(3)
