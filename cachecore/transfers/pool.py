@@ -65,6 +65,9 @@ class _State:
         self.sooner = threading.Condition(lock)
         self.keeper: threading.Thread | None = None
         self.soonest = math.inf  # until when that thread sleeps
+        #: Earliest deadline of what was submitted since that thread last looked. Not only of what had to wait: the thread
+        #: that a job is left to may take a later one of another cluster.
+        self.unseen = math.inf
         self.queues: dict[int, deque[Job]] = {}
         self.running: dict[int, int] = {}
         self.jobs: set[Job] = set()
@@ -127,6 +130,7 @@ class _State:
     def take_late(self, now: float) -> list[Job]:
         """Take out the jobs whose deadline has passed; notes the next one. With the lock held."""
         waiting = [job for queue in self.queues.values() for job in queue]
+        self.unseen = math.inf
         self.soonest = min((job.deadline for job in waiting), default=math.inf)
         return [job for job in waiting if job.deadline <= now and self.remove(job)] if self.soonest <= now else []
 
@@ -182,8 +186,9 @@ class Pool:
         with state.changed:
             self._check_open()
             state.queues.setdefault(job.cluster_id, deque()).append(job)
+            state.unseen = min(state.unseen, job.deadline)
             try:
-                if not self._add_thread() and state.queued > state.idle and job.deadline < state.soonest:
+                if not self._add_thread() and state.queued > state.idle and state.unseen < state.soonest:
                     state.keep_deadlines()
             except BaseException:
                 state.remove(job)

@@ -11,6 +11,28 @@ import pytest
 from transfer_pair import BLOCK, BLOCKS, wait_for
 
 import cachecore as cc
+from cachecore.transfers.pool import Pool
+
+
+class Job:
+    """One of a pool without a manager; runs until it is let go or cancelled."""
+
+    def __init__(self, cluster_id, seconds=60.0):
+        self.cluster_id, self.deadline = cluster_id, time.monotonic() + seconds
+        self.go, self.running, self.expired, self.abandoned = (threading.Event() for _ in range(4))
+
+    def run(self):
+        self.running.set()
+        self.go.wait()
+
+    def cancel(self):
+        self.go.set()
+
+    def expire(self):
+        self.expired.set()
+
+    def abandon(self):
+        self.abandoned.set()
 
 
 def test_cancelling_a_waiting_transfer_and_one_in_the_queue(pair):
@@ -54,6 +76,29 @@ def test_a_transfer_that_waits_for_a_thread_ends_at_its_deadline(pair):
     for transfer in running:
         transfer.wait(10)
     assert not pair.here[0][5].any()
+
+
+def test_the_deadline_of_a_job_is_kept_that_a_later_one_takes_the_idle_thread_from():
+    pool = Pool(lambda: None, 2)
+    first, second, queued = Job(1), Job(2), Job(2)
+    for job in (first, second, queued):
+        pool.submit(job)
+    assert first.running.wait(10) and second.running.wait(10)
+    queued.go.set()
+    second.go.set()
+    wait_for(lambda: not pool.queued and pool._state.idle == 1)
+    # Deadlines are next looked at a minute from now, when that of `queued` would have passed.
+    late, taker = Job(1, 0.05), Job(2)
+    with pool._state.changed:  # the idle thread sees both
+        pool.submit(late)
+        pool.submit(taker)
+    try:
+        assert taker.running.wait(10)
+        assert late.expired.wait(5) and not late.running.is_set()
+    finally:
+        for job in (first, late, taker):
+            job.go.set()
+        assert pool.close(time.monotonic() + 10)
 
 
 def test_a_barrier_waits_for_transfers_in_the_queue(pair):
