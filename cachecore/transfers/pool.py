@@ -7,6 +7,7 @@ passes while it waits is taken out.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
@@ -244,8 +245,9 @@ class Pool:
         state = self._state
         with state.changed:
             dropped = state.drop()
-        for job in dropped:
-            job.abandon()
+        with contextlib.ExitStack() as calls:  # they are in no queue: one that raises does not keep the others from it
+            for job in reversed(dropped):
+                calls.callback(job.abandon)
         return _wait(state, deadline)
 
     def _check_open(self) -> None:
@@ -333,9 +335,10 @@ def _leave(state: _State, pid: int) -> None:
         return  # in a forked child there are no such threads, and a lock may be held for ever
     with state.changed:
         dropped, running = state.drop(), list(state.jobs)
-    for job in dropped:
-        job.abandon()
-    for job in running:
-        job.cancel()
-    if threading.current_thread() is threading.main_thread():
-        _wait(state, time.monotonic() + _EXIT_SECONDS)
+    with contextlib.ExitStack() as calls:  # last in, first out; one that raises does not keep the others from it
+        if threading.current_thread() is threading.main_thread():
+            calls.callback(lambda: _wait(state, time.monotonic() + _EXIT_SECONDS))
+        for job in reversed(running):
+            calls.callback(job.cancel)
+        for job in reversed(dropped):
+            calls.callback(job.abandon)

@@ -156,6 +156,29 @@ def test_closing_waits_for_what_runs_and_cancels_what_waits():
         assert tensor[0].all()
 
 
+@pytest.mark.parametrize("end", [lambda pool: pool.close(time.monotonic()), lambda pool: pool._finalizer()])
+def test_a_job_whose_end_raises_does_not_keep_the_others_from_theirs(end):
+    class Raises(Job):
+        def abandon(self):
+            raise SystemExit
+
+    pool = Pool(lambda: None, 1)
+    running, raises, queued = Job(1), Raises(1), Job(1)
+    pool.submit(running)
+    assert running.running.wait(10)
+    pool.submit(raises)
+    pool.submit(queued)
+    try:
+        with pytest.raises(SystemExit):
+            end(pool)
+        assert queued.abandoned.is_set()
+        # Cancelled where the pool is left, not where it is closed.
+        assert running.go.is_set() != pool._finalizer.alive
+    finally:
+        running.go.set()
+        assert pool.close(time.monotonic() + 10)
+
+
 def test_a_queued_transfer_of_a_cache_that_was_unregistered_meanwhile_does_not_start(pair):
     go = threading.Event()
     for block in range(2):
