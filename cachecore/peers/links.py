@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from cachecore.engine import EngineBinding, PeerIdentity
 from cachecore.errors import (
@@ -47,9 +48,9 @@ class LinkTable:
         self._links: dict[int, Link] = {}
         #: Lost links that were replaced while something of them was left.
         self._departed: list[Link] = []
-        #: (address, token) of sessions that have ended and wrote: their owner waits until it hears of it. Not without
-        #: end, for owners that never come back.
-        self._untold: deque[tuple[str, str]] = deque(maxlen=_REMEMBERED_ENDINGS)
+        #: Sessions that have ended and wrote: their owner waits until it hears of it. Not without end, for
+        #: owners that never come back.
+        self._untold: deque[_Untold] = deque(maxlen=_REMEMBERED_ENDINGS)
         self._linking: set[int] = set()
         self._closed = False
         self._past_fetches = 0
@@ -115,7 +116,7 @@ class LinkTable:
                 self._give_way(link, deadline)
                 if not same_process:
                     dialer.choose_engine(link, welcome.engines, self._engines, deadline)
-                link.make_ready(deadline, writes, self._ended(link.address))
+                link.make_ready(deadline, writes, self._ended(link.address, link.identity.incarnation))
                 self._enter(link)
             except BaseException:
                 self._undo(link)
@@ -136,7 +137,7 @@ class LinkTable:
                 del self._links[cluster_id]
                 self._past_fetches += link.fetches
                 if link.writes and not link.dialogue.parted:
-                    self._untold.append((link.address, link.token))
+                    self._untold.append(_Untold.of(link))
         self._tally.add(PeerEvent(EventKind.UNLINKED, link.identity, "unlinked"))
 
     def close(self, deadline: float) -> tuple[Link, ...]:
@@ -161,7 +162,7 @@ class LinkTable:
                 link.retry_clean_up()
             gone = [one for one in self._departed if one.released and one.dialogue.lost_at <= since]
             # An owner gives a silent reader up by itself, but one that wrote only when it hears of it.
-            self._untold.extend((one.address, one.token) for one in gone if one.writes)
+            self._untold.extend(_Untold.of(one) for one in gone if one.writes)
             self._forget(gone)
 
     # --- inside --------------------------------------------------------------------------------------------------
@@ -207,7 +208,8 @@ class LinkTable:
                 )
 
     def _enter(self, link: Link) -> None:
-        """The link counts. Its owner has been told what has ended at this address, so that need not be remembered."""
+        """The link counts. Its owner has been told what has ended with it, so that need not be remembered."""
+        address, incarnation = link.address, link.identity.incarnation
         cluster_id = link.identity.cluster_id
         with self._lock:
             if self._closed:
@@ -216,9 +218,9 @@ class LinkTable:
             if old is not None:
                 self._departed.append(old)
             self._links[cluster_id] = link
-            told = [one for one in self._departed if one.released and one.address == link.address]
-            self._forget(told)
-            self._untold = deque((one for one in self._untold if one[0] != link.address), _REMEMBERED_ENDINGS)
+            self._forget([one for one in self._departed if one.released and _same_owner(one, address, incarnation)])
+            untold = (one for one in self._untold if not _same_owner(one, address, incarnation))
+            self._untold = deque(untold, _REMEMBERED_ENDINGS)
 
     def _undo(self, link: Link) -> None:
         """A link that could not be completed leaves nothing behind."""
@@ -234,15 +236,35 @@ class LinkTable:
         self._past_fetches += sum(link.fetches for link in links)
         self._departed = [link for link in self._departed if link not in links]
 
-    def _ended(self, address: ResolvedAddress | str) -> tuple[str, ...]:
-        """Sessions at this address over which nothing moves any more and which the owner may still wait for."""
+    def _ended(self, address: ResolvedAddress | str, incarnation: str | None = None) -> tuple[str, ...]:
+        """Sessions with this owner over which nothing moves any more and which it may still wait for.
+
+        Args:
+            address: Where it listens, or one of the addresses where it does.
+            incarnation: Its own, once it is known: tells it by whatever address it was linked before.
+        """
         since = boottime() - 2 * self._timing.owner_silence
         with self._lock:
             links = [*self._links.values(), *self._departed]
-            untold = [token for where, token in self._untold if where == str(address)]
-        ended = [link for link in links if link.released and link.address == str(address)]
+            untold = [one.token for one in self._untold if _same_owner(one, str(address), incarnation)]
+        ended = [link for link in links if link.released and _same_owner(link, str(address), incarnation)]
         tokens = [link.token for link in ended if link.writes or link.dialogue.lost_at > since]
         return tuple(untold + tokens)[:_REMEMBERED_ENDINGS]
+
+
+class _Untold(NamedTuple):
+    address: str
+    identity: PeerIdentity
+    token: str
+
+    @classmethod
+    def of(cls, link: Link) -> _Untold:
+        return cls(link.address, link.identity, link.token)
+
+
+def _same_owner(former: Link | _Untold, address: str, incarnation: str | None) -> bool:
+    """By its address alone too: an owner passes over sessions that it never had."""
+    return former.address == address or former.identity.incarnation == incarnation
 
 
 def _close(link: Link, deadline: float) -> bool:

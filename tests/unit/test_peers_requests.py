@@ -210,6 +210,29 @@ def test_the_end_of_a_writer_is_told_however_late_and_after_an_unlink(owner, mak
     until(lambda: writers(owner) == [("LINKED", False)])
 
 
+@pytest.mark.filterwarnings("ignore::cachecore.InsecureLinkWarning")
+def test_the_end_of_a_writer_is_told_by_whatever_address_the_owner_is_linked_anew(make):
+    owner, reader = make(1, listen="0.0.0.0:0", insecure=True), make(2, insecure=True)
+    port = owner.address.rsplit(":", 1)[1]
+    first, second = f"127.0.0.1:{port}", f"127.0.0.2:{port}"
+
+    def lose():
+        link = reader.get(1)
+        link.will_write(soon())
+        link.dialogue.abandon("the test drops the connection")
+        until(lambda: link.released and writers(owner) == [("LOST", True)])
+
+    reader.link(1, first, deadline=soon())
+    lose()
+    reader.link(1, second, deadline=soon())
+    assert writers(owner) == [("LINKED", False)]
+    lose()
+    reader.unlink(1, deadline=soon())
+    reader.link(1, first, deadline=soon())
+    assert writers(owner) == [("LINKED", False)]
+    assert not reader._links._untold and not reader._links._departed
+
+
 # --- block leases ------------------------------------------------------------------------------------------------
 
 
