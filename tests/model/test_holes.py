@@ -34,8 +34,10 @@ FOUND = {
     "13": ("two", r"cluster \d notices the end of cluster \d: not within"),
     "14": ("shared", r"reset was a fault in the worker: .*there is a manager in this process already"),
 }
+#: With which seed the machine finds one that it meets seldom soon.
+SEEDS = {"5": 8}
 #: Until a run counts as stuck; each finds its hole within some seconds.
-SECONDS = 120
+SECONDS = 240
 
 
 def differs(name: str) -> str:
@@ -45,8 +47,9 @@ def differs(name: str) -> str:
         name: Which.
     """
     managers, _ = FOUND[name]
+    seed = str(SEEDS.get(name, 2))
     run = subprocess.run(
-        [sys.executable, str(MODEL), "--first", "--operations", "20000", "--managers", managers, "--seed", "2"],
+        [sys.executable, str(MODEL), "--first", "--operations", "40000", "--managers", managers, "--seed", seed],
         env=os.environ | {"CACHECORE_MODEL_HOLE": name, "CACHECORE_MODEL_NOTICED": "3"},
         capture_output=True,
         text=True,
