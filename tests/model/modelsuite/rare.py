@@ -78,7 +78,7 @@ class RareRules(RegisterRules, BlockRules, PeerRules):
         raw = [cache for cache in me.caches.values() if cache.kind != "layers" and not cache.allocated]
         used = {t.buffer for cache in me.caches.values() for t in cache.tensors}
         free = [name for name in LAYERED if name not in used]
-        what = rnd.choice(["overlap", "page", "unmapped", "budget", "strided"])
+        what = rnd.choice(["overlap", "page", "unmapped", "budget", "strided", "host"])
         if what == "overlap" and raw:
             tensor = rnd.choice(rnd.choice(raw).tensors)
             tensors, errors = [layer(tensor.buffer, tensor.offset)], {"OverlapError"}
@@ -92,6 +92,8 @@ class RareRules(RegisterRules, BlockRules, PeerRules):
             places = [wire.Place("", first + 4 * i) for i in range(BUDGET + 1)]
             tensors = [wire.TensorRef(place, (2, 1), (1, 1), 4) for place in places]
             errors = {"AddressBudgetError"}
+        elif what == "host" and me.facts["backend"] != "host":  # called the device's
+            tensors, errors = [layer("h0")], {"PlacementError"}
         elif what == "strided":
             tensors = [wire.TensorRef(wire.Place(rnd.choice(LAYERED)), (2, 32), (128, 2), 4)]
             errors = {VALUE}

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from modelsuite import wire
-from modelsuite.base import COUNTS, real_key
+from modelsuite.base import COUNTS, chance, real_key
 from modelsuite.blocks import BlockRules
 from modelsuite.oracle import Node
+from modelsuite.peers import PeerRules
 from modelsuite.returning import ReturnRules
 
 #: Seconds that a call may take whose peer does not answer.
 SHORT = 0.1
 
 
-class StallRules(ReturnRules, BlockRules):
+class StallRules(ReturnRules, BlockRules, PeerRules):
     """Every wait for a peer has an end, and what the peer can do when it goes on is known."""
 
     def a_stalled_peer(self, rnd: object) -> None:
@@ -28,7 +29,13 @@ class StallRules(ReturnRules, BlockRules):
         if not others:
             return
         node = rnd.choice(others)
-        what = rnd.choice(["pull", "push", "notify", "lose", "unregister", "link"])
+        what = rnd.choice(["pull", "push", "push", "notify", "lose", "unregister", "link"])
+        if what == "push" and chance(rnd, 0.7):  # over a new link, of which the owner was not asked yet
+            self.drop(me, node.cluster)
+            link = [node.cluster, self.addresses[node.cluster]]
+            self.perform(
+                me, "link", link, set(), lambda value: me.links.update({node.cluster: node.life}), timeout=60.0
+            )
         with self.stopped(node):
             self.until(
                 lambda: self.ask(me.cluster, "link_state", node.cluster) == "STALLED",
