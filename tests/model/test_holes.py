@@ -15,12 +15,12 @@ MODEL = Path(__file__).parent
 #: Which hole: (the machine, what the difference names: the operation, where a hole shows in several ways).
 FOUND = {
     "1": ("two", r"pull_cache"),
-    "2": ("two", r"(pull|push)_blocks"),
-    "3": ("two", r"(pull|push)_blocks"),
-    "4": ("two", r"push_cache"),
-    "5": ("two", r"(pull|push)_blocks"),
+    "2": ("two", r"(pull|push)_blocks|transfer_cache_async"),
+    "3": ("two", r"(pull|push)_blocks|transfer_cache_async"),
+    "4": ("two", r"push_cache|transfer_cache_async"),
+    "5": ("two", r"(pull|push)_blocks|transfer_cache_async"),
     "6": ("two", r"pull_blocks"),
-    "7": ("two", r"push_(blocks|cache)\(.*returned None and should have raised"),
+    "7": ("two", r"(push_(blocks|cache)|transfer_cache_async).*returned .* and should have raised"),
     "8": ("two", r"(pull|push)_blocks_async of cluster \d failed at layer \d and told of \(\)"),
     "9-layers": ("two", r"transfer_cache_async"),
     "9-abort": ("two", r"transfer_cache_async"),
