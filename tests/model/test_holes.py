@@ -30,7 +30,7 @@ FOUND = {
     "9-configs": ("two", r"transfer_cache_async was a fault in the worker: .*changed what the caller gave"),
     "10": ("two", r"copy_blocks\(.*\{\}.*should have raised"),
     "11": ("two", r"swap_blocks"),
-    "12": ("two", r"raised CacheNotFoundError, not one of"),
+    "12": ("two", r"CacheNotFoundError"),
     "13": ("two", r"cluster \d notices the end of cluster \d: not within"),
     "14": ("shared", r"reset was a fault in the worker: .*there is a manager in this process already"),
 }
