@@ -18,8 +18,9 @@ from cachecore.testing.harness import plan_bytes
 from cachecore.types import Placement
 
 SIZE = 65536
-#: Where nothing is, so that what comes from there can only have come through a mapping.
-FAR = 1 << 40
+#: Behind what any process can map, so that what comes from there can only have come through a mapping. The thread
+#: sanitizer has memory of its own in lower places.
+FAR = 1 << 50
 PEER = PeerIdentity(1, "here", 1, "0" * 32)
 
 
