@@ -97,7 +97,7 @@ class EngineAccess:
     def _out_of_reach(self, cache: RemoteCache, binding: EngineBinding) -> CacheError:
         owner, placement = f"cluster {self._peer.cluster_id}", cache.record.placement
         pairs = binding.engine.capabilities().placement_pairs
-        if all(there is not placement for _, there in pairs.value_or(frozenset())):
+        if pairs.known and all(there is not placement for _, there in pairs.value_or(frozenset())):
             return NotSupportedError(
                 f"cache {cache.cache_id} of {owner} is {placement.name} memory, which the link's engine "
                 f"{binding.wire_id} does not move ({pairs.source}); use memory of a placement it moves, or link by "
