@@ -8,9 +8,9 @@ from typing import Final
 
 from cachecore import _arguments as arguments
 from cachecore.errors import CacheValueError
-from cachecore.types import BlocksCacheKey, DataType, Placement
+from cachecore.types import MAX_RANK, BlocksCacheKey, DataType, Placement
 
-__all__ = ["MAX_LAYERS", "MAX_LAYER_TENSORS", "MAX_NAME", "MAX_RANK", "LayerTensor", "LayersCache", "TensorSpec"]
+__all__ = ["MAX_LAYERS", "MAX_LAYER_TENSORS", "MAX_NAME", "LayerTensor", "LayersCache", "TensorSpec"]
 
 #: Longest name of a layer or a group, in characters.
 MAX_NAME: Final = 200
@@ -18,8 +18,6 @@ MAX_NAME: Final = 200
 MAX_LAYERS: Final = 8192
 #: Most tensors of one cache.
 MAX_LAYER_TENSORS: Final = 32768
-#: Most dimensions of one tensor; a peer refuses a catalogue in which one has more.
-MAX_RANK: Final = 32
 
 
 @dataclass(frozen=True)

@@ -83,12 +83,16 @@ class TensorView:
     @functools.cached_property
     def nbytes(self) -> int:
         """Bytes of the tensor."""
-        return math.prod(self.shape) * self.data_type.itemsize
+        return _nbytes(self.shape, self.data_type)
 
     @functools.cached_property
     def extent(self) -> tuple[int, int]:
         """Where `locate` found it when it was registered."""
         return self.address, self.nbytes
+
+
+def _nbytes(shape: Sequence[int], data_type: DataType) -> int:
+    return math.prod(shape) * data_type.itemsize
 
 
 def infer(tensors: object) -> list[TensorView]:
@@ -151,7 +155,7 @@ def look(name: str, tensor: object) -> TensorView:
     if not isinstance(tensor, TensorSpec):
         return _view(name, tensor, strided=True)
     address, strides = tensor.address, tensor.strides_bytes
-    extent = address, math.prod(tensor.shape) * tensor.data_type.itemsize
+    extent = address, _nbytes(tensor.shape, tensor.data_type)
     return TensorView(
         tensor,
         address,
@@ -199,7 +203,7 @@ def _from_torch(name: str, tensor: Any, strided: bool) -> TensorView:
     contiguous = bool(tensor.is_contiguous())
     _check_layout(name, strided or contiguous, True, shape)
     data_type = _by_name(name, tensor.dtype)
-    nbytes = math.prod(shape) * data_type.itemsize
+    nbytes = _nbytes(shape, data_type)
     return TensorView(
         tensor,
         int(tensor.data_ptr()),
@@ -225,7 +229,7 @@ def _from_array(name: str, array: Any, interface: dict[str, Any], strided: bool)
         int(address),
         shape,
         data_type,
-        _locator(array, (int(address), math.prod(shape) * data_type.itemsize)),
+        _locator(array, (int(address), _nbytes(shape, data_type))),
         name,
         None if strides is None else tuple(map(int, strides)),
         array_storage(array) if strided else None,

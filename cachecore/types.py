@@ -31,7 +31,8 @@ __all__ = [
 
 #: The value of `req_id` or `prefix_id` that means "none".
 NO_ID: Final = 2**64 - 1
-_MAX_RANK = 32
+#: Most dimensions of one tensor; a peer refuses a catalogue in which one has more.
+MAX_RANK: Final = 32
 
 
 class DataType(enum.IntEnum):
@@ -253,6 +254,17 @@ class CacheDesc:
         shape[position] = value
         self._shape = _checked_shape(shape, self._data_type)
 
+    @staticmethod
+    def _given(cache_desc: object) -> CacheDesc:
+        """A copy of the descriptor that a caller gives: he may go on changing it, in another thread too.
+
+        Raises:
+            MissingArgumentError, CacheTypeError: None; another type.
+        """
+        arguments.instance("cache_desc", cache_desc, CacheDesc)
+        assert isinstance(cache_desc, CacheDesc)
+        return cache_desc._copy()
+
     def _copy(self) -> CacheDesc:
         twin = CacheDesc.__new__(CacheDesc)
         for name in CacheDesc.__slots__:
@@ -277,8 +289,8 @@ def _checked_shape(shape: object, data_type: DataType) -> tuple[int, ...]:
     arguments.not_none("shape", shape)
     if not isinstance(shape, list | tuple):
         raise arguments.wrong_type("shape", shape, "a list or tuple of integers")
-    if not 1 <= len(shape) <= _MAX_RANK:
-        raise CacheValueError(f"shape has {len(shape)} dimensions; a tensor has 1 to {_MAX_RANK}")
+    if not 1 <= len(shape) <= MAX_RANK:
+        raise CacheValueError(f"shape has {len(shape)} dimensions; a tensor has 1 to {MAX_RANK}")
     checked = tuple(arguments.integer(f"shape[{i}]", dim, 1, 2**63 - 1) for i, dim in enumerate(shape))
     size = math.prod(checked) * data_type.itemsize
     if size > 2**64 - 1:
@@ -438,7 +450,7 @@ class Cache:
         self, cache_id: int, cache_desc: CacheDesc, tensor_addrs: Sequence[int], is_blocks_cache: bool
     ) -> None:
         self._cache_id = cache_id
-        self._desc = cache_desc._copy()
+        self._desc = cache_desc
         self._addrs = tuple(tensor_addrs)
         self._is_blocks_cache = is_blocks_cache
 
@@ -449,9 +461,7 @@ class Cache:
         Raises:
             MissingArgumentError, CacheTypeError, CacheValueError: As in `register_blocks_cache`.
         """
-        arguments.not_none("cache_desc", cache_desc)
-        arguments.instance("cache_desc", cache_desc, CacheDesc)
-        cache_desc = cache_desc._copy()  # the caller may go on changing it, in another thread too
+        cache_desc = CacheDesc._given(cache_desc)
         if cache_desc.placement is not Placement.HOST:
             raise CacheValueError(f"cache_desc.placement is {cache_desc.placement.name}; a CPU cache needs HOST")
         return Cache(-1, cache_desc, arguments.addresses(addrs, cache_desc.num_tensors, cache_desc.size), True)

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import msgspec
 
-from cachecore.layers import MAX_LAYER_TENSORS, MAX_LAYERS, MAX_NAME, MAX_RANK
+from cachecore.layers import MAX_LAYER_TENSORS, MAX_LAYERS, MAX_NAME
 from cachecore.shape import BlockKind, LayersShape
-from cachecore.types import DataType, Placement
+from cachecore.types import MAX_RANK, DataType, Placement
 
 __all__ = ["KindRecord", "LayersRecord", "layers_record"]
 

@@ -120,9 +120,7 @@ class Allocations:
             keys: Keys of a contiguous cache, as the caller gave them.
             remote_accessible: As the caller gave it.
         """
-        arguments.instance("cache_desc", desc, CacheDesc)
-        assert isinstance(desc, CacheDesc)
-        desc = desc._copy()  # the caller may go on changing it, in another thread too
+        desc = CacheDesc._given(desc)
         facts = self._driver.capabilities()
         offered = facts.allocate_caches
         if offered.value is not True:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from cachecore import _arguments as arguments
 from cachecore import tensors
 from cachecore.errors import CacheIncompatibleError, CacheValueError
-from cachecore.layers import MAX_LAYER_TENSORS, MAX_LAYERS, MAX_NAME, MAX_RANK, LayerTensor
+from cachecore.layers import MAX_LAYER_TENSORS, MAX_LAYERS, MAX_NAME, LayerTensor
 from cachecore.shape import BlockKind, LayersShape
 from cachecore.tensors import TensorView
-from cachecore.types import Placement
+from cachecore.types import MAX_RANK, Placement
 
 __all__ = ["GivenLayers", "block_shape", "block_stride", "check_group", "look_at_layers"]
 

@@ -64,9 +64,7 @@ class Registrar:
             remote_accessible: As the caller gave it.
             views: The tensors that own the memory, kept alive.
         """
-        arguments.instance("cache_desc", desc, CacheDesc)
-        assert isinstance(desc, CacheDesc)
-        desc = desc._copy()  # the caller may go on changing it, in another thread too
+        desc = CacheDesc._given(desc)
         checked = arguments.addresses(addrs, desc.num_tensors, desc.size)
         cache = self._registry.register(
             function,

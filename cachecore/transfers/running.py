@@ -150,7 +150,7 @@ class Transfers:
                 self._waiting -= 1
 
 
-#: Seconds before the first byte that are a wait. What changes sooner could as well change while bytes move.
+#: Seconds before the first byte from which on the link is taken to have been waited for: it does not say so.
 _A_WAIT = 0.001
 
 
@@ -206,7 +206,7 @@ class Run:
             if after is not None:
                 self._wait_after(after)
             end.prepare(self._op, self._deadline)
-            if time.monotonic() - self._began > _A_WAIT:
+            if after is not None or self._release is not None or time.monotonic() - self._began > _A_WAIT:
                 self._look_again(steps)
         except BaseException:
             self.finish()

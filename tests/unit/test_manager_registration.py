@@ -246,6 +246,20 @@ def test_a_tensor_that_moves_while_its_transfer_waits_is_not_written(manager):
     assert not tensor.old.any()
 
 
+def test_a_tensor_that_moves_in_the_moment_of_its_event_is_not_written(manager):
+    tensor = Replaced()
+
+    class Event:
+        def synchronize(self):
+            tensor.replace()
+
+    manager.register_blocks_tensors([np.ones((4, 512), np.uint8)], blocks_cache_key=cc.BlocksCacheKey(1))
+    own = manager.register_blocks_tensors([tensor])
+    with pytest.raises(cc.AddressMovedError):
+        manager.pull_blocks(cc.BlocksCacheKey(1), own, [0], [0], tensor_num_per_layer=1, after=Event())
+    assert not tensor.old.any()
+
+
 def test_a_descriptor_that_changes_while_it_is_registered_changes_nothing(manager, monkeypatch):
     memory, desc = np.zeros((4, 512), np.uint8), cc.CacheDesc(1, [4, 512], cc.DataType.DT_UINT8)
     describe = manager.backend.describe

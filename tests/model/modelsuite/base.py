@@ -267,6 +267,17 @@ def chance(rnd: object, share: float) -> bool:
     return rnd.random() < share
 
 
+def hinder(wrong: str, more: dict[str, object], errors: set[str]) -> set[str]:
+    """Let a call that moves bytes meet an engine that fails, or an event that is none; returns its errors."""
+    if wrong == "engine":
+        more["fail_at"] = 1
+        return errors or {"TransferError"}
+    if wrong == "event":
+        more["after"] = "no event"
+        return errors | {"NotSupportedError"}
+    return errors
+
+
 def fault(rnd: object, names: Sequence[str], share: float = 0.45) -> str:
     """What is to be wrong with a call: mostly nothing, else each as often as any other."""
     return rnd.choice(names) if chance(rnd, share) else ""

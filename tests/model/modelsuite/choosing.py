@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cachecore as cc
 from modelsuite import wire
-from modelsuite.base import Frame, chance
+from modelsuite.base import Frame, chance, hinder
 from modelsuite.oracle import NOT_FOUND, VALUE, Cache, Key, Node, Slice, Slices, Tensor
 
 #: How a transfer is called: blocking, or what is done with its handle.
@@ -235,16 +235,12 @@ class Choosing(Frame):
             more |= {"never": True, "timeout": SHORT}
             # A look-up that asks the peer, or the claim of a lease, may also be late.
             errors = (errors or {"TransferTimeoutError"}) | {"CacheTimeoutError", "LinkLostError"}
-        elif wrong == "engine":
-            more["fail_at"] = 1
-            errors = errors or {"TransferError"}
-        elif wrong == "event":
-            more["after"] = "no event"
-            errors = errors | {"NotSupportedError"}
         elif wrong == "cancelled":
             form = "cancel"
             more["never"] = True
             errors = errors or {"TransferCancelledError"}
+        else:
+            errors = hinder(wrong, more, errors)
 
         def effect(value: object) -> None:
             self.oracle.move(*moves)

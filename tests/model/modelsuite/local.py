@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cachecore as cc
 from modelsuite import wire
-from modelsuite.base import chance, fault
+from modelsuite.base import chance, fault, hinder
 from modelsuite.entries import EntryRules
 from modelsuite.oracle import INCOMPATIBLE, NOT_FOUND, VALUE, Tensor
 from modelsuite.sizes import DEVICE, HOST, NOWHERE
@@ -50,12 +50,8 @@ class LocalRules(EntryRules):
         elif wrong == "late":
             more = {"timeout": 0.02, "never": True}
             errors = errors or {"TransferTimeoutError"}
-        elif wrong == "engine":
-            more["fail_at"] = 1
-            errors = errors or {"TransferError"}
-        elif wrong == "event":
-            more["after"] = "no event"
-            errors = errors | {"NotSupportedError"}
+        else:
+            errors = hinder(wrong, more, errors)
         self.perform(me, method, arguments, errors, lambda value: self.oracle.move(*moves), **more)
 
     def copy_cache(self, rnd: object) -> None:
