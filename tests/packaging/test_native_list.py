@@ -11,7 +11,7 @@ else:
     import tomli as tomllib
 
 
-def test_each_distribution_is_built_again_when_its_sources_change(root: Path) -> None:
+def test_each_distribution_has_the_digest_of_its_sources_among_its_cache_keys(root: Path) -> None:
     lines = (root / "backends" / "native.txt").read_text().splitlines()
     folders = [root / line for line in lines if not line.startswith("#")]
     assert folders
